@@ -92,6 +92,9 @@ class DispatchOptions:
     lookahead_seconds
         How long before the end of a path the next one is chosen; about the time that an
         instruction takes to reach a worker.
+    load_seconds
+        How long a worker needs to load a state that it does not hold: the price of a change of
+        class at the border of a stage.
     merge
         Whether trials share the steps that they have in common.
     least_tries
@@ -109,6 +112,7 @@ class DispatchOptions:
     needs: Needs = NO_NEEDS
     saves: SavePolicy = field(default_factory=SavePolicy)
     lookahead_seconds: float = 0.0
+    load_seconds: float = 0.0
     merge: bool = True
     least_tries: int = 2
     workers_tried: int = 3

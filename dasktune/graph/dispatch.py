@@ -91,7 +91,7 @@ class Dispatcher:
             seeded_key=seeded_key,
         )
         self.speeds = speeds or Speeds()
-        self.frontier = Frontier(self.speeds.seconds_per_step)
+        self.frontier = Frontier(self.speeds.seconds_per_step, self.speeds.profile)
         self.attempts: dict[str, Attempt] = {}
         self._placing = Placing(self.frontier, self.speeds, self.options, self.attempts)
         self.steps_executed = 0

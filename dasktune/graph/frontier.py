@@ -3,8 +3,8 @@
 For each node of the plan that matters now, the frontier knows whether its stage must be
 trained, from which step, and how long the longest path through it is. A change walks up
 from the changed node and ends where nothing changes any more. Stages that can start now
-lie in heaps, one for those with equal needs: the tuner's priority first, then the longest path
-[Hippo 4.3].
+lie in heaps, one for each group: the tuner's priority first, then the longest path
+[Hippo 4.3]. A group are those with equal needs for which the classes of workers are equally fast.
 
 The *active* nodes are exactly those in `dasktune.graph.tree.build_stage_tree`.
 """
@@ -24,6 +24,12 @@ from dasktune.types import Step
 
 StepCost = Callable[[Node], float]
 """Estimated seconds per step of a node."""
+
+Profile = tuple[int, ...]
+"""How fast the classes of workers are for a node, relative to each other; empty on one class."""
+
+Group = tuple[Profile, Wanted]
+"""The profile and the needs of a stage: what decides for which workers it is."""
 
 Entry = tuple[float, float, int, int, Node]
 """Heap entry: -priority, -length, node number, version of the node's work, node."""
@@ -69,12 +75,15 @@ class Work:
         How often in a row it was lost with a worker, no further than at `lost_at`.
     lost_at
         The furthest step at which it was lost with a worker.
+    backlog
+        The group and the seconds with which the ready stage counts in the backlog.
     """
 
     __slots__ = (
         "active",
         "asked",
         "attempt",
+        "backlog",
         "drawn",
         "errors",
         "failed",
@@ -105,6 +114,7 @@ class Work:
         self.lost_at: Step = -1
         self.version = 0
         self.heap: list[Entry] = []
+        self.backlog: tuple[Group, float] | None = None
 
 
 class Frontier:
@@ -114,17 +124,31 @@ class Frontier:
     ----------
     step_cost
         Estimated seconds per step of a node; may change as speeds are learned.
+    profile_of
+        Gives the profile of a node; may change with the speeds.
+
+    Attributes
+    ----------
+    active_count
+        Number of active nodes.
+    backlog
+        Seconds of the ready stages on an average slot, by group.
+    continued
+        Attempts whose stage got a child since the list was last emptied.
     """
 
-    def __init__(self, step_cost: StepCost) -> None:
+    def __init__(
+        self, step_cost: StepCost, profile_of: Callable[[Node], Profile] = lambda node: ()
+    ) -> None:
         self._step_cost = step_cost
+        self._profile_of = profile_of
         self._work: dict[Node, Work] = {}
-        self._ready: dict[Wanted, list[Entry]] = {}
+        self._ready: dict[Group, list[Entry]] = {}
         self._deepest_first = False
         self._raised: dict[Node, None] = {}
         self.active_count = 0
+        self.backlog: dict[Group, float] = {}
         self.continued: deque[str] = deque()
-        """Attempts whose stage got a child since the list was last emptied."""
 
     def work(self, node: Node) -> Work:
         """Return the knowledge of the frontier about a node."""
@@ -245,6 +269,7 @@ class Frontier:
         if work.active:
             work.active = False
             self.active_count -= 1
+        self._leave_backlog(work)
         self._divide(self.work(top), work, top.stop)
         if work.raised_on:
             self._raised[top] = None
@@ -277,17 +302,24 @@ class Frontier:
         for stores that cannot hold many.
         """
         if deepest_first != self._deepest_first:
-            self._deepest_first, self._ready = deepest_first, {}
-            for node, work in self._work.items():
-                if work.active and is_ready(node):
-                    self._make_ready(node, work)
+            self._deepest_first = deepest_first
+            self._sort_ready()
 
     def reweigh(self) -> None:
-        """Recompute every length, after the estimated speeds have changed."""
-        deepest_first = sorted(self._work, key=lambda node: -node.start)
-        for node in deepest_first:
-            if self._work[node].active:
-                self._refresh(node)
+        """Recompute every length and profile, after the estimated speeds have changed."""
+        active = [node for node, work in self._work.items() if work.active]
+        for node in sorted(active, key=lambda node: -node.start):
+            self._refresh(node)
+        if self.backlog or (active and self._profile_of(active[0])):
+            self._sort_ready()
+
+    def _sort_ready(self) -> None:
+        """Sort the ready stages into heaps anew."""
+        self._ready, self.backlog = {}, {}
+        for node, work in self._work.items():
+            work.backlog = None
+            if work.active and is_ready(node):
+                self._make_ready(node, work)
 
     def best_child(self, node: Node) -> Node | None:
         """Return the child whose stage should follow the node's, if any must be trained."""
@@ -308,13 +340,27 @@ class Frontier:
         may_meet
             Whether stages with these needs may start now: all others are left out at once.
         """
-        heads = [self._head(wanted, may_run) for wanted in list(self._ready) if may_meet(wanted)]
+        groups = [group for group in self._ready if may_meet(group[1])]
+        heads = [self._head(group, may_run) for group in groups]
         best = min((head for head in heads if head is not None), default=None)
         return None if best is None else best[-1]
 
-    def _head(self, wanted: Wanted, may_run: Callable[[Node], bool]) -> Entry | None:
-        """Return the first entry of the ready stages with these needs that may start now."""
-        heap, passed_over = self._ready[wanted], []
+    def best_of(self, group: Group, may_run: Callable[[Node], bool]) -> Node | None:
+        """Return the stage of a group that should start next, if any can."""
+        head = self._head(group, may_run) if group in self._ready else None
+        return None if head is None else head[-1]
+
+    def heads(self) -> Iterator[tuple[Group, Node]]:
+        """Yield the first ready stage of each group that has one, with the group."""
+        for group in list(self._ready):
+            node = self.best_of(group, lambda node: True)
+            if node is not None:
+                yield group, node
+
+    def _head(self, group: Group, may_run: Callable[[Node], bool]) -> Entry | None:
+        """Return the first entry of the ready stages of a group that may start now."""
+        heap, wanted = self._ready[group], group[1]
+        passed_over = []
         node = self._peek(heap, needs_ready=True)
         while node is not None and not (node.needs == wanted and may_run(node)):
             entry = heappop(heap)
@@ -325,7 +371,7 @@ class Frontier:
         for entry in passed_over:
             heappush(heap, entry)
         if not heap:
-            del self._ready[wanted]
+            del self._ready[group]
         return head
 
     def needs_changed(self, node: Node) -> None:
@@ -334,6 +380,10 @@ class Frontier:
             work = self._work.get(above)
             if work is not None and work.active and is_ready(above):
                 self._make_ready(above, work)
+
+    def urgency(self, node: Node) -> tuple[float, float]:
+        """Return the priority and the length of a node's path, or its start: higher goes first."""
+        return self._urgency(node, self.work(node))
 
     def best_raised(self, may_run: Callable[[Node], bool]) -> Node | None:
         """Return the stage that should start next of those that raised before, if any can.
@@ -374,7 +424,7 @@ class Frontier:
 
     def goes_first(self, node: Node, other: Node) -> bool:
         """Whether a node should be trained before another."""
-        return self._urgency(node, self.work(node)) > self._urgency(other, self.work(other))
+        return self.urgency(node) > self.urgency(other)
 
     def _urgency(self, node: Node, work: Work) -> tuple[float, float]:
         return work.priority, start_of(node) if self._deepest_first else work.length
@@ -393,8 +443,22 @@ class Frontier:
 
     def _make_ready(self, node: Node, work: Work) -> None:
         priority, then = self._urgency(node, work)
+        profile = self._profile_of(node)
+        group = profile, node.needs
         entry = (-priority, -then, node.number, work.version, node)
-        heappush(self._ready.setdefault(node.needs, []), entry)
+        heappush(self._ready.setdefault(group, []), entry)
+        if profile:
+            self._leave_backlog(work)
+            seconds = (node.stop - start_of(node)) * self._step_cost(node)
+            work.backlog = group, seconds
+            self.backlog[group] = self.backlog.get(group, 0.0) + seconds
+
+    def _leave_backlog(self, work: Work) -> None:
+        """Take the stage of a node out of the backlog."""
+        if work.backlog is not None:
+            group, seconds = work.backlog
+            self.backlog[group] = max(0.0, self.backlog[group] - seconds)
+            work.backlog = None
 
     def _refresh(self, node: Node) -> bool:
         """Recompute one node from its children; return whether its parent must be, too."""
@@ -418,6 +482,8 @@ class Frontier:
         parent_work = self.work(above)
         parent_work.pulls += drawn - work.drawn
         work.active, work.drawn = active, drawn
+        if work.backlog is not None:
+            self._leave_backlog(work)
         if drawn:
             self._push(parent_work.heap, node, work)
             if parent_work.attempt is not None:

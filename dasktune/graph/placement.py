@@ -8,13 +8,16 @@ them is chosen `lookahead_seconds` before it would run dry: the longest path goe
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
+from operator import itemgetter
 
 from dasktune.graph.attempts import QUEUE_LENGTH, Attempt, DispatchOptions, Slot
 from dasktune.graph.events import RunStage
 from dasktune.graph.frontier import Frontier, start_of
+from dasktune.graph.market import Market
 from dasktune.graph.matching import Matching, Wanted
 from dasktune.graph.plan import Node, Place
 from dasktune.graph.speeds import Speeds
@@ -56,7 +59,10 @@ class Placing:
         self._idle: dict[str, None] = {}
         self._leaving: set[str] = set()
         self._lent: frozenset[str] | None = None
+        self._market = Market(frontier, speeds, self._kinds_for, load_seconds=options.load_seconds)
         self._launched = 0
+        self._filled = 0.0
+        self._free: dict[str, float] = {}
         self._out: list[RunStage] = []
 
     @property
@@ -69,11 +75,14 @@ class Placing:
         if self.trust.any_aside:
             self._take_back(now)
             self._try_last_resort(now)
+        self._filled = now
+        self._free.clear()
+        self._market.changed()
         while self._idle:
-            node = self._frontier.best_ready(self._may_start, self._may_meet)
-            if node is None:
+            choice = self._choice(self._idle, now)
+            if choice is None:
                 break
-            self._launch(node, self._slot_for(node), None, now)
+            self._launch(*choice, None, now)
         self._continue_paths(now)
         if self._looks_ahead:
             self._look_ahead(now)
@@ -84,10 +93,15 @@ class Placing:
         """Return when `fill` is due: a worker is about to run dry, or is to be tried again."""
         dues = [] if self.trust.next_return is None else [self.trust.next_return]
         if self._looks_ahead:
-            dues += [
+            ends = [
                 now + self._remaining_seconds(slot.queue[0], now) - self._options.lookahead_seconds
-                for slot in self._running_last()
+                for slot in self._running_last(now)
             ]
+            # A worker may have been left without a stage because all should wait for others.
+            dues += [end for end in ends if not self._market.is_open or end > self._filled]
+        if self._idle and self._market.is_open:
+            patience = self._market.next_end_of_patience(self._filled)
+            dues += [] if patience is None else [patience]
         return min(dues, default=None)
 
     def join(self, worker: str, offer: Offer, host: str) -> None:
@@ -146,6 +160,7 @@ class Placing:
     def lend(self, workers: frozenset[str] | None) -> None:
         """Use these workers alone from now on; all if None."""
         self._lent = workers
+        self._count_slots()
         for worker in self.slots:
             if self.is_withheld(worker):
                 self._idle.pop(worker, None)
@@ -187,7 +202,8 @@ class Placing:
 
     def _count_slots(self) -> None:
         """Tell the speeds how many slots there are of each class; a new class changes lengths."""
-        if self._speeds.set_slots(Counter(slot.kind for slot in self.slots.values())):
+        own = (slot for slot in self.slots.values() if not self.is_withheld(slot.worker))
+        if self._speeds.set_slots(Counter(slot.kind for slot in own)):
             self._frontier.reweigh()
 
     def _note_idle(self, worker: str) -> None:
@@ -229,18 +245,105 @@ class Placing:
             if self._may_have_stages(worker) and not self.trust.is_aside(worker):
                 yield slot
 
-    def _may_meet(self, wanted: Wanted) -> bool:
-        """Whether an idle worker meets needs."""
-        return not wanted or any(self.matching.may_run(worker, wanted) for worker in self._idle)
+    def _choice(self, workers: Collection[str], now: float) -> tuple[Node, Slot] | None:
+        """Return the stage that should start next on one of some workers, and the slot."""
+        if self._market.is_open:
+            return self._choice_by_class(workers, now)
+        may_start = partial(self._may_start, workers=workers)
+        node = self._frontier.best_ready(may_start, partial(self._may_meet, workers=workers))
+        return None if node is None else (node, self._slot_for(node, workers))
 
-    def _may_start(self, node: Node) -> bool:
-        """Whether an idle worker may run a stage."""
-        return any(self._may_run(node, self.slots[worker]) for worker in self._idle)
+    def _may_meet(self, wanted: Wanted, workers: Collection[str]) -> bool:
+        """Whether one of some workers meets needs."""
+        return not wanted or any(self.matching.may_run(worker, wanted) for worker in workers)
 
-    def _slot_for(self, node: Node) -> Slot:
-        """Return the idle slot that holds the stage's start state, else any that may run it."""
-        idle = (self.slots[worker] for worker in self._idle)
-        allowed = [slot for slot in idle if self._may_run(node, slot)]
+    def _choice_by_class(self, workers: Collection[str], now: float) -> tuple[Node, Slot] | None:
+        """Return the best pair of a ready stage and a slot.
+
+        That is the tuner's priority first, then a class that is as good as any for the stage,
+        then the longest path, then the fastest of the classes. There is one stage to look at for
+        each group and class, and those behind it while it should rather wait: so few that they
+        would keep a faster class busy for less time than one of them takes here.
+        """
+        heads = list(self._frontier.heads())
+        by_kind: dict[str, list[str]] = {}
+        holders: dict[Node | None, str] = {}
+        for worker in workers if heads else ():
+            slot = self.slots[worker]
+            by_kind.setdefault(slot.kind, []).append(worker)
+            holders[slot.last] = slot.kind
+        ranked = [
+            (self._rank(node, kind, self._seconds(node, holders)), kind, group)
+            for group, node in heads
+            for kind in by_kind
+        ]
+        for _, kind, group in sorted(ranked, key=itemgetter(0)):
+            same = by_kind[kind]
+            may_take = partial(self._may_take, workers=same, kind=kind, holders=holders, now=now)
+            node = self._frontier.best_of(group, may_take)
+            if node is not None:
+                return node, self._slot_for(node, same)
+        return None
+
+    def _seconds(self, node: Node, holders: Mapping[Node | None, str]) -> dict[str, float]:
+        """Return the seconds of a stage by class; infinite where no worker has what it needs."""
+        held_by = holders.get(node.parent)
+        return self._market.seconds(node, held_by, self._kinds_for(node.needs))
+
+    def _kinds_for(self, needs: Wanted) -> frozenset[str] | None:
+        """Return the classes with a worker that has what a stage needs; None for all."""
+        if not needs:
+            return None
+        able = self.matching.able(needs)
+        return frozenset(slot.kind for slot in self.slots.values() if slot.worker in able)
+
+    def _rank(self, node: Node, kind: str, seconds: Mapping[str, float]) -> tuple[float, ...]:
+        """Return the rank of a stage on a class among all such pairs: the least goes first."""
+        priority, then = self._frontier.urgency(node)
+        level = self._market.level(node, seconds, kind)
+        return -priority, level, -then, seconds[kind], node.number
+
+    def _may_take(
+        self,
+        node: Node,
+        workers: Collection[str],
+        kind: str,
+        holders: Mapping[Node | None, str],
+        now: float,
+    ) -> bool:
+        """Whether a stage may start on an idle worker of a class, and need not wait for others.
+
+        One that raised before does not wait: not every worker may try it.
+        """
+        if not self._may_start(node, workers):
+            return False
+        if self._frontier.work(node).raised_on:
+            return True
+        seconds = self._seconds(node, holders)
+        return not self._market.waits(node, seconds, kind, now, partial(self._free_in, now=now))
+
+    def _free_in(self, kind: str, now: float) -> float:
+        """Return the seconds until a worker of a class has ended what it was given."""
+        seconds = self._free.get(kind)
+        if seconds is None:
+            seconds = self._free[kind] = min(
+                (
+                    sum(self._remaining_seconds(attempt, now) for attempt in slot.queue)
+                    for slot in self._usable()
+                    if slot.kind == kind
+                ),
+                default=math.inf,
+            )
+        return seconds
+
+    def _may_start(self, node: Node, workers: Collection[str]) -> bool:
+        """Whether one of some workers may run a stage."""
+        return any(self._may_run(node, self.slots[worker]) for worker in workers)
+
+    def _slot_for(self, node: Node, workers: Collection[str]) -> Slot:
+        """Return the slot that holds the stage's start state, else any that may run it."""
+        slots = (self.slots[worker] for worker in workers)
+        allowed = [slot for slot in slots if self._may_run(node, slot)]
         return next((slot for slot in allowed if slot.last is node.parent), allowed[0])
 
     def _continue_paths(self, now: float) -> None:
@@ -253,9 +356,9 @@ class Placing:
         while self._frontier.continued:
             attempt = self._attempts.get(self._frontier.continued.popleft())
             if attempt is not None and attempt.after is None and not attempt.ended:
-                self._continue_with(self._next_of(attempt), attempt, now)
+                self._continue_with(self._next_of(attempt, now), attempt, now)
 
-    def _next_of(self, attempt: Attempt) -> Node | None:
+    def _next_of(self, attempt: Attempt, now: float) -> Node | None:
         """Return the stage that would carry an attempt on, if it may be queued behind it."""
         slot = self.slots.get(attempt.worker)
         if (
@@ -269,7 +372,25 @@ class Placing:
             return None
         is_full = len(slot.queue) >= self.queue_length
         child = None if is_full else self._frontier.best_child(attempt.node)
-        return child if child is not None and self._may_run(child, slot) else None
+        if child is None or not self._may_run(child, slot):
+            return None
+        return child if self._stays(child, attempt, slot, now) else None
+
+    def _stays(self, child: Node, attempt: Attempt, slot: Slot, now: float) -> bool:
+        """Whether the stage after an attempt should be trained by the same worker.
+
+        If not, it is ready when the attempt has ended, and the workers that are idle then are
+        compared. On its own worker it needs not be loaded.
+        """
+        if not self._market.is_open:
+            return True
+        seconds = self._seconds(child, {child.parent: slot.kind})
+        if self._market.level(child, seconds, slot.kind) > 0:
+            return False
+        left = self._remaining_seconds(attempt, now)
+        return not self._market.waits(
+            child, seconds, slot.kind, now + left, lambda kind: self._free_in(kind, now) - left
+        )
 
     def _continue_with(self, child: Node | None, attempt: Attempt, now: float) -> None:
         if child is not None:
@@ -326,21 +447,18 @@ class Placing:
 
     def _look_ahead(self, now: float) -> None:
         """Queue the best stage on workers that are about to run dry."""
-        for slot in self._running_last():
+        for slot in self._running_last(now):
             last = slot.queue[0]
             if self._remaining_seconds(last, now) > self._options.lookahead_seconds:
                 continue
-            child, other = self._next_of(last), self._best_for(slot)
+            child, choice = self._next_of(last, now), self._choice([slot.worker], now)
+            other = None if choice is None else choice[0]
             if other is None or (child is not None and not self._frontier.goes_first(other, child)):
                 self._continue_with(child, last, now)
             else:
                 self._launch(other, slot, None, now)
 
-    def _best_for(self, slot: Slot) -> Node | None:
-        may_meet = partial(self.matching.may_run, slot.worker)
-        return self._frontier.best_ready(partial(self._may_run, slot=slot), may_meet)
-
-    def _running_last(self) -> list[Slot]:
+    def _running_last(self, now: float) -> list[Slot]:
         """Return the slots whose last stage runs, and that could be given another."""
         any_ready = self._frontier.best_ready() is not None
         return [
@@ -351,7 +469,7 @@ class Placing:
             and not self.trust.is_aside(slot.worker)
             and not slot.queue[0].stopping
             and not self._is_suspect(slot.queue[0])
-            and (any_ready or self._next_of(slot.queue[0]) is not None)
+            and (any_ready or self._next_of(slot.queue[0], now) is not None)
         ]
 
     def _launch(self, node: Node, slot: Slot, after: Attempt | None, now: float) -> None:
@@ -373,6 +491,8 @@ class Placing:
         self._attempts[attempt.id] = attempt
         slot.queue.append(attempt)
         self._idle.pop(slot.worker, None)
+        self._free.pop(slot.kind, None)
+        self._market.launched(node, slot.kind)
         covered = list(attempt.covered())
         saves = {*self._options.saves.steps_of(node, start)}
         # Of a trial that is trained alone, one stage trains all nodes from step 0 on.

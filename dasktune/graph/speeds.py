@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
+from dasktune.graph.frontier import Profile
 from dasktune.graph.plan import Node
+from dasktune.graph.prices import profile_of
 from dasktune.types import Sequences, Step, Value
 
 Model = tuple[tuple[str, object], ...]
@@ -14,6 +17,9 @@ Model = tuple[tuple[str, object], ...]
 
 _MEMORY_STEPS = 10_000.0
 _CHANGE = 0.1
+_SPREAD = 0.5
+"""Standard deviation of the logarithms of ratios, before any was measured."""
+
 _GROWTH = 4
 """With several classes, lengths are reviewed when measurements have grown by a quarter."""
 
@@ -39,16 +45,26 @@ class Mean:
         return self.seconds / self.steps
 
 
-class Factors:
-    """How much longer a step takes on one class than on another, over all models.
+class Average(NamedTuple):
+    """The seconds of a step on an average slot, and the profile of a model."""
 
-    The factor from one class to another is the geometric mean of the ratios of the models that
-    were measured on both; 1 where there is no such model.
+    seconds: float
+    profile: Profile
+
+
+class Factors:
+    """How much longer a step takes on one class than on another.
+
+    The factor is the geometric mean of the ratios of models that were measured on both classes.
+    For each hyper-parameter value of a model it is taken over those with the same value, as if
+    the mean of all models were one more of them; then the mean over its values. So batch sizes
+    of one network tell more of each other than of another network.
     """
 
     def __init__(self) -> None:
         self._logs: dict[tuple[str, str], dict[Model, float]] = defaultdict(dict)
-        self._sums: dict[tuple[str, str], float] = defaultdict(float)
+        self._sums: dict[tuple[str, str, object], tuple[float, int]] = {}
+        self._squares: dict[tuple[str, str], float] = defaultdict(float)
 
     def learn(self, model: Model, kind: str, measured: Mapping[str, Mean]) -> None:
         """Take the ratios of a model that was just measured on a class to its other classes."""
@@ -58,15 +74,35 @@ class Factors:
                 self._set(other, kind, model, log)
                 self._set(kind, other, model, -log)
 
-    def between(self, kind: str, other: str) -> float:
-        """Return the seconds of a step on `other`, as a multiple of those on `kind`."""
-        logs = self._logs.get((kind, other))
-        return math.exp(self._sums[kind, other] / len(logs)) if logs else 1.0
+    def log_between(self, kind: str, other: str, model: Model) -> float:
+        """Return the logarithm of a step's seconds on `other` over those on `kind`."""
+        if kind == other:
+            return 0.0
+        total, count = self._sums.get((kind, other, None), (0.0, 0))
+        if not count:
+            return 0.0
+        mean, logs = total / count, 0.0
+        for pair in model:
+            total, count = self._sums.get((kind, other, pair), (0.0, 0))
+            logs += (total + mean) / (count + 1)
+        return logs / len(model) if model else mean
+
+    def spread(self, kind: str, other: str) -> float:
+        """Return the standard deviation of the logarithms of the ratios, as far as is known."""
+        total, count = self._sums.get((kind, other, None), (0.0, 0))
+        squares = self._squares.get((kind, other), 0.0)
+        apart = max(0.0, squares - total**2 / count) if count else 0.0
+        return math.sqrt((apart + _SPREAD**2) / (count + 1))
 
     def _set(self, kind: str, other: str, model: Model, log: float) -> None:
         logs = self._logs[kind, other]
-        self._sums[kind, other] += log - logs.get(model, 0.0)
+        before = logs.get(model, 0.0)
+        is_new, change = model not in logs, log - before
         logs[model] = log
+        self._squares[kind, other] += log**2 - before**2
+        for pair in (None, *model):
+            total, count = self._sums.get((kind, other, pair), (0.0, 0))
+            self._sums[kind, other, pair] = total + change, count + is_new
 
 
 class Speeds:
@@ -85,6 +121,11 @@ class Speeds:
     values_at
         Gives the hyper-parameters at a step; None for those of the sequences themselves. On
         recorded curves a trial is but the number of what was recorded.
+
+    Attributes
+    ----------
+    slots
+        Number of slots by class.
     """
 
     def __init__(
@@ -95,7 +136,9 @@ class Speeds:
         self._models: dict[Node, Model] = {}
         self._all: dict[str, Mean] = {}
         self._factors = Factors()
-        self._slots: dict[str, int] = {}
+        self._tried: set[tuple[Model, str]] = set()
+        self._averages: dict[Model, Average] = {}
+        self.slots: dict[str, int] = {}
         self._seen = 0
         self._review_at = 1
         self._used: dict[tuple[Model, str], float] = {}
@@ -109,28 +152,56 @@ class Speeds:
             The class of the worker; None for an average slot: the slots of all classes, each
             busy with this model, train so many steps a second. A length of paths must not
             depend on where a stage will run, which is decided later and by these lengths.
+            Between two reviews this mean stays the same, so that lengths can be compared.
         """
         if not self._all:
             return 1.0
-        model = self._model_of(node)
-        if kind is not None:
-            return self._estimate(model, kind)
-        if len(self._slots) < 2:
-            return self._estimate(model, next(iter(self._slots or self._all)))
-        steps = sum(count / self._estimate(model, each) for each, count in self._slots.items())
-        return sum(self._slots.values()) / steps
+        if kind is None and len(self.slots) > 1:
+            return self._average(self._model_of(node)).seconds
+        if kind is None:
+            kind = next(iter(self.slots or self._all))
+        return self._estimate(self._model_of(node), kind)
+
+    def profile(self, node: Node) -> Profile:
+        """Return how fast the classes may be for a node; empty where all slots are of one class."""
+        return self._average(self._model_of(node)).profile if len(self.slots) > 1 else ()
 
     @property
     def is_known(self) -> bool:
         """Whether anything has been measured."""
         return bool(self._all)
 
+    def doubt(self, node: Node, kind: str) -> float:
+        """Return how much faster than estimated a class may be for a node, in logarithms.
+
+        That is a standard deviation of the ratios that the estimate is made of; 0 where the
+        model was measured, or is being tried, or where nothing is known of it at all. By this
+        doubt each pair of model and class is tried once, if it may be the best one.
+        """
+        return self._doubt(self._model_of(node), kind)
+
+    def _doubt(self, model: Model, kind: str) -> float:
+        measured = self._measured.get(model)
+        if not measured or kind in measured or (model, kind) in self._tried:
+            return 0.0
+        return min(self._factors.spread(other, kind) for other in measured)
+
+    def began(self, node: Node, kind: str) -> None:
+        """Note that a model is being tried on a class."""
+        if len(self.slots) < 2:
+            return
+        model = self._model_of(node)
+        if kind not in self._measured.get(model, ()):
+            self._tried.add((model, kind))
+            self._averages.pop(model, None)
+
     def set_slots(self, slots: Mapping[str, int]) -> bool:
         """Set how many slots there are of each class; return whether lengths should follow.
 
         They should when a class has come or gone, if that leaves or left several.
         """
-        before, self._slots = self._slots, dict(slots)
+        before, self.slots = self.slots, dict(slots)
+        self._averages.clear()
         return before.keys() != slots.keys() and max(len(before), len(slots)) > 1
 
     def observe(self, node: Node, *, steps: int, seconds: float, kind: str = "") -> bool:
@@ -148,12 +219,29 @@ class Speeds:
         measured.setdefault(kind, Mean()).add(steps, seconds, memory=_MEMORY_STEPS)
         self._all.setdefault(kind, Mean()).add(steps, seconds)
         self._factors.learn(model, kind, measured)
+        self._averages.pop(model, None)
         self._seen += 1
         if self._seen < self._review_at:
             return False
         growth = self._seen if len(self._all) == 1 else 1 + self._seen // _GROWTH
         self._review_at = self._seen + growth
         return self._has_moved()
+
+    def _average(self, model: Model) -> Average:
+        """Return the mean over slots, and the profile, of a model."""
+        average = self._averages.get(model)
+        if average is None:
+            seconds = [self._estimate(model, kind) for kind in self.slots]
+            counts = self.slots.values()
+            mean = sum(counts) / sum(
+                count / each for count, each in zip(counts, seconds, strict=True)
+            )
+            hopes = [
+                each * math.exp(-self._doubt(model, kind))
+                for kind, each in zip(self.slots, seconds, strict=True)
+            ]
+            average = self._averages[model] = Average(mean, profile_of(hopes, mean))
+        return average
 
     def _has_moved(self) -> bool:
         now = {
@@ -165,23 +253,31 @@ class Speeds:
             abs(value - self._used.get(each, 0.0)) > _CHANGE * value for each, value in now.items()
         )
         self._used = now
+        self._averages.clear()
         return moved
 
     def _estimate(self, model: Model, kind: str) -> float:
         measured = self._measured.get(model)
         if measured is None:
-            seconds = sum(
-                mean.seconds * self._factors.between(other, kind)
-                for other, mean in self._all.items()
-            )
-            return seconds / sum(mean.steps for mean in self._all.values())
-        if kind in measured:
-            return measured[kind].per_step
+            return self._guess(model, kind)
+        mean = measured.get(kind)
+        if mean is not None:
+            return mean.seconds / mean.steps
         logs = [
-            math.log(mean.per_step * self._factors.between(other, kind))
+            math.log(mean.per_step) + self._factors.log_between(other, kind, model)
             for other, mean in measured.items()
         ]
         return math.exp(sum(logs) / len(logs))
+
+    def _guess(self, model: Model, kind: str) -> float:
+        """Return the estimate for a model that was never measured."""
+        if not self._all:
+            return 1.0
+        seconds = sum(
+            mean.seconds * math.exp(self._factors.log_between(other, kind, model))
+            for other, mean in self._all.items()
+        )
+        return seconds / sum(mean.steps for mean in self._all.values())
 
     def _model_of(self, node: Node) -> Model:
         model = self._models.get(node)

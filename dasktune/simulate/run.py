@@ -171,7 +171,10 @@ def simulate(
     # If reports take time, the next stage is chosen before the report, as in live runs.
     lookahead = LOOKAHEAD_SECONDS if conditions.overheads.report else 0.0
     options = DispatchOptions(
-        merge=merge, saves=SavePolicy(at_changes=False), lookahead_seconds=lookahead
+        merge=merge,
+        saves=SavePolicy(at_changes=False),
+        lookahead_seconds=lookahead,
+        load_seconds=conditions.overheads.load,
     )
     engine = Engine(
         Dispatcher(root_key("simulated", 0), options, speeds=Speeds(_known(curves))),

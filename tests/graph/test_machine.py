@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
@@ -387,7 +387,11 @@ class DispatcherMachine(RuleBasedStateMachine):
         name = f"w{self.joined}"
         self.joined += 1
         self.workers[name] = Worker(name, self.store)
-        self.tell(WorkerJoined(worker=name))
+        self.tell(WorkerJoined(worker=name, kind=self.kind_of(name)))
+
+    def kind_of(self, worker: str) -> str:
+        """Return the class of a worker."""
+        return ""
 
     @precondition(lambda self: self.workers)
     @rule(acts=st.lists(st.tuples(st.integers(0, 3), ACTS), min_size=1, max_size=10))
@@ -841,3 +845,27 @@ DispatcherMachine.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestDispatcher = DispatcherMachine.TestCase
+
+
+class ClassesMachine(DispatcherMachine):
+    """The same with workers of two classes: the second takes three times as long for a step."""
+
+    def kind_of(self, worker: str) -> str:
+        return ("new", "old")[int(worker[1:]) % 2]
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, TrainingEnded) and event.attempt in self.dispatcher.attempts:
+            worker = self.dispatcher.attempts[event.attempt].worker
+            if worker and self.kind_of(worker) == "old":
+                event = replace(event, seconds=3 * event.seconds)
+        super().tell(event)
+
+    def no_worker_waits_while_there_is_work(self) -> None:
+        """Not checked: a stage may wait for a faster worker (`tests.graph.test_market`)."""
+
+    def the_best_is_the_longest_of_the_highest_priority(self) -> None:
+        """Not checked: a length is in seconds here, as far as speeds are known."""
+
+
+ClassesMachine.TestCase.settings = DispatcherMachine.TestCase.settings
+TestDispatcherOfClasses = ClassesMachine.TestCase

@@ -123,3 +123,32 @@ def test_products_of_model_and_class_are_estimated_exactly(
     for cost, node in zip(costs, nodes, strict=True):
         for kind, factor in factors.items():
             assert math.isclose(speeds.seconds_per_step(node, kind), cost * factor, rel_tol=1e-9)
+
+
+def test_models_with_equal_values_tell_more_of_a_factor() -> None:
+    plan, speeds = SearchPlan(root_key("speeds", 0)), Speeds()
+    for number, (net, batch, slow) in enumerate([("a", 16, 2.0), ("a", 32, 2.0), ("b", 16, 18.0)]):
+        node = leaf(plan, number, net=net, batch=batch)
+        speeds.observe(node, steps=1, seconds=1.0, kind="fast")
+        speeds.observe(node, steps=1, seconds=slow, kind="slow")
+    like_a, like_b = leaf(plan, 3, net="a", batch=64), leaf(plan, 4, net="b", batch=64)
+    for node in (like_a, like_b):
+        speeds.observe(node, steps=1, seconds=1.0, kind="fast")
+    mean = (2 * 2 * 18) ** (1 / 3)
+    of_a, of_b = (2 * 2 * mean) ** (1 / 3), (18 * mean) ** (1 / 2)
+    assert speeds.seconds_per_step(like_a, "slow") == pytest.approx((of_a * mean) ** 0.5)
+    assert speeds.seconds_per_step(like_b, "slow") == pytest.approx((of_b * mean) ** 0.5)
+
+
+def test_class_is_in_doubt_until_it_is_tried() -> None:
+    speeds, (first, second, third) = Speeds(), models(3)
+    speeds.set_slots({"fast": 1, "slow": 1})
+    assert speeds.doubt(first, "slow") == 0.0, "nothing is known of the model at all"
+    for node, slow in ((first, 2.0), (second, 8.0)):
+        speeds.observe(node, steps=1, seconds=1.0, kind="fast")
+        speeds.observe(node, steps=1, seconds=slow, kind="slow")
+    speeds.observe(third, steps=1, seconds=1.0, kind="fast")
+    assert speeds.doubt(third, "slow") > math.log(2.0) / 2
+    assert speeds.doubt(third, "fast") == 0.0
+    speeds.began(third, "slow")
+    assert speeds.doubt(third, "slow") == 0.0

@@ -1,0 +1,199 @@
+"""Which class of workers a stage belongs to, and whether it should wait for one.
+
+Nothing here decides while all workers are of one class.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from dasktune.graph.frontier import Frontier, Profile, start_of
+from dasktune.graph.matching import Wanted
+from dasktune.graph.plan import Node
+from dasktune.graph.prices import NEVER, makespan, prices_of
+from dasktune.graph.speeds import Speeds
+
+_SAME = 0.3
+"""Advantages that differ by less, in natural logarithms, are alike: the longer path goes first."""
+
+_LEAST = 1e-300
+"""Seconds of a stage that takes no time."""
+
+_FAR = 1_000
+"""The level of a stage on a class that it may not use, and below 0 on the only one it may use."""
+
+_MIX = 4
+"""Prices are found anew when a quarter of the ready stages may have changed."""
+
+
+class Market:
+    """The classes of workers, and what a second on each costs.
+
+    Parameters
+    ----------
+    frontier
+        The stages that wait.
+    speeds
+        How long they take on each class.
+    kinds_for
+        Gives the classes with a worker that has what a stage needs; None for all.
+    load_seconds
+        How long a worker needs to load a state that it does not hold.
+    """
+
+    def __init__(
+        self,
+        frontier: Frontier,
+        speeds: Speeds,
+        kinds_for: Callable[[Wanted], frozenset[str] | None],
+        *,
+        load_seconds: float,
+    ) -> None:
+        self._frontier = frontier
+        self._kinds_for = kinds_for
+        self._speeds = speeds
+        self._load_seconds = load_seconds
+        self._prices: dict[str, float] = {}
+        self._patience: dict[Node, float] = {}
+        self._active = 0
+        self._launches = 0
+        self._makespan: float | None = None
+        self._is_current = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are several classes."""
+        return len(self._speeds.slots) > 1
+
+    def changed(self) -> None:
+        """Note that the work that waits, or the workers, may have changed."""
+        self._is_current, self._makespan = False, None
+
+    def _renew(self) -> None:
+        """Find the prices anew if enough has changed."""
+        self._is_current = True
+        active, slots = self._frontier.active_count, self._speeds.slots
+        changed = max(abs(active - self._active), self._launches)
+        if changed * _MIX <= self._active and self._prices.keys() == slots.keys():
+            return
+        prices = prices_of(self._backlog(), tuple(slots.values()))
+        self._prices = dict(zip(slots, prices, strict=True))
+        self._active, self._launches = active, 0
+        self._patience = {
+            node: until for node, until in self._patience.items() if self._frontier.is_active(node)
+        }
+
+    def _backlog(self) -> dict[Profile, float]:
+        """Return the seconds of the ready stages by profile, with the classes that they need."""
+        backlog: dict[Profile, float] = defaultdict(float)
+        for (profile, needs), seconds in self._frontier.backlog.items():
+            kinds = self._kinds_for(needs)
+            if kinds is not None and not kinds:
+                continue  # it waits for workers that may come
+            if kinds is not None:
+                pairs = zip(self._speeds.slots, profile, strict=True)
+                profile = tuple(log if kind in kinds else NEVER for kind, log in pairs)
+            backlog[profile] += seconds
+        return backlog
+
+    def launched(self, node: Node, kind: str) -> None:
+        """Note that a stage was given to a worker of a class."""
+        self._speeds.began(node, kind)
+        self._launches += 1
+        self.changed()
+        self._patience.pop(node, None)
+
+    def seconds(
+        self, node: Node, held_by: str | None, kinds: frozenset[str] | None
+    ) -> dict[str, float]:
+        """Return how long a stage takes on each class, and loading its state if it must.
+
+        Parameters
+        ----------
+        held_by
+            The class of the worker that holds the state which the stage starts from, if any.
+        kinds
+            The classes that may train it; None for all. On others it takes for ever.
+        """
+        start = start_of(node)
+        load = self._load_seconds if start else 0.0
+        return {
+            kind: (node.stop - start) * self._speeds.seconds_per_step(node, kind)
+            + (0.0 if kind == held_by else load)
+            if kinds is None or kind in kinds
+            else math.inf
+            for kind in self._speeds.slots
+        }
+
+    def level(self, node: Node, seconds: Mapping[str, float], kind: str) -> int:
+        """Return how much dearer a stage is on a class than on the cheapest other one.
+
+        It is below 0 where the class has an advantage: the lower, the greater it is. A class that
+        nobody has tried yet for a model counts as cheap as it may well be.
+
+        Parameters
+        ----------
+        seconds
+            The seconds of the stage by class.
+        """
+        if not self._is_current:
+            self._renew()
+        costs = {
+            each: price + math.log(max(seconds[each], _LEAST)) - self._speeds.doubt(node, each)
+            for each, price in self._prices.items()
+        }
+        others = min(cost for each, cost in costs.items() if each != kind)
+        if math.isinf(costs[kind]) or math.isinf(others):
+            return _FAR if math.isinf(costs[kind]) else -_FAR
+        return math.floor((costs[kind] - others) / _SAME + 0.5)
+
+    def waits(
+        self,
+        node: Node,
+        seconds: Mapping[str, float],
+        kind: str,
+        now: float,
+        free_in: Callable[[str], float],
+    ) -> bool:
+        """Whether a stage should wait for a faster class rather than start on an idle worker.
+
+        It does if it would end earlier there: when a worker is free, all that waits has been
+        shared out as fast as can be, and the stage is trained. It waits no longer than it would
+        have taken here: others might go first for ever.
+
+        Parameters
+        ----------
+        seconds
+            Its seconds by class.
+        kind
+            The class of the idle worker.
+        free_in
+            Gives the seconds until a worker of a class is free.
+        """
+        here = seconds[kind]
+        if here <= min(seconds.values()):
+            return False
+        before = self._before(seconds)
+        faster = [each for each, taken in seconds.items() if before + taken < here]
+        if not any(max(0.0, free_in(each)) + before + seconds[each] < here for each in faster):
+            return False
+        return now < self._patience.setdefault(node, now + here)
+
+    def next_end_of_patience(self, now: float) -> float | None:
+        """Return when the next stage has waited for long enough, if one waits."""
+        return min((until for until in self._patience.values() if until > now), default=None)
+
+    def _before(self, seconds: Mapping[str, float]) -> float:
+        """Return the least seconds of all that waits, but for one stage."""
+        if not self._is_current:
+            self._renew()
+        slots, prices = self._speeds.slots, self._prices
+        if self._makespan is None:
+            self._makespan = makespan(
+                self._backlog(), tuple(slots.values()), tuple(prices.values())
+            )
+        cost = min(math.exp(prices[kind]) * taken for kind, taken in seconds.items())
+        share = cost / sum(slots[kind] * math.exp(price) for kind, price in prices.items())
+        return max(0.0, self._makespan - share)
