@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from dasktune.cli.status import read
 from tests.slurm_server import Slurm
 
 from .conftest import PATIENCE, Folder
@@ -312,3 +313,32 @@ def test_step_longer_than_the_margin_is_logged_once(folder: Folder) -> None:
     _, errors = finished(start(folder, trials=3, steps=2))
     told = r"a step takes \d+ s, and workers stop 1 s before their walltime ends"
     assert len(re.findall(told, errors)) == 1
+
+
+def needy(folder: Folder, needs: str) -> None:
+    """Give the study of the folder needs."""
+    text = STUDY_FILE.replace("load_if_exists=True", f"load_if_exists=True, needs={needs}")
+    (folder.path / "count.py").write_text(text)
+
+
+def test_jobs_have_the_class_and_tags_that_needs_ask_for(folder: Folder) -> None:
+    needy(folder, "lambda hp: {'GPU': 0.5, 'tags': 'lab3'}")
+    options(folder, workers=2, workers_per_job=2, gpus_per_worker=0.5, tags=["Lab3"])
+    finished(start(folder))
+    check_each_step_once(folder, 8, 8)
+    (status,) = read(str(folder.path / "runs" / "count"))
+    assert status.run is not None
+    (kind,) = status.run.classes
+    assert kind.endswith("(0.5 of a GPU)")
+
+
+@pytest.mark.parametrize("needs", ["{'GPU': 1}", "lambda hp: {'GPU': 1}"])
+def test_jobs_without_the_needed_amounts_are_refused_first(folder: Folder, needs: str) -> None:
+    needy(folder, needs)
+    options(folder, workers=2, workers_per_job=2, gpus_per_worker=0.5)
+    process = start(folder)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert "no worker has GPU=1; workers: " in errors
+    assert "jobs of SLURM (GPU=0.5)" in errors
+    assert folder.steps() == []
