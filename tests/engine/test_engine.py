@@ -32,6 +32,7 @@ from dasktune.graph.events import (
     WorkerJoined,
 )
 from dasktune.graph.keys import root_key
+from dasktune.needs import NO_NEEDS, Needs
 from dasktune.sequences import Constant
 from dasktune.simulate import simulate
 from dasktune.space import Configuration, Float, Space
@@ -1194,3 +1195,45 @@ def test_log_of_a_horizon_that_stayed_is_replayed_and_stays() -> None:
     more.run()
     assert tuner.max_steps == 2
     assert {trial.max_steps for trial in more.trials.values()} == {2}
+
+
+class Needy(Halving):
+    """Gives each trial needs of its own."""
+
+    def ask(self, capacity: int) -> list[Decision]:
+        return [
+            replace(decision, needs=Needs.of({"GPU": 1 + decision.trial % 2}))
+            if isinstance(decision, Register)
+            else decision
+            for decision in super().ask(capacity)
+        ]
+
+
+def engine_with(**options: Any) -> Engine:
+    dispatcher = Dispatcher(root_key("needy", 0), DispatchOptions())
+    objective = Objective.single("loss", "minimize")
+    return Engine(dispatcher, objective=objective, trials={}, **options)
+
+
+def test_needs_of_a_tuner_reach_the_dispatcher_and_the_trial() -> None:
+    engine = engine_with()
+    engine.begin(Needy(), place=0, capacity=2, now=0.0)
+    joined = WorkerJoined(worker="w", resources={"GPU": 1.0})
+    (order,) = (each for each in engine.handle(joined, 0.0).orders if isinstance(each, RunStage))
+    assert engine.trials[0].needs == Needs.of({"GPU": 1})
+    assert order.needs == {"GPU": 1.0}
+    assert order.node.sequences["lr"](0) in (0.4, 0.3)
+
+
+def test_trial_whose_needs_are_unknown_fails_and_others_go_on() -> None:
+    def needs_of(values: Mapping[str, object]) -> Needs:
+        if values["lr"] == 0.4:
+            raise ConfigurationError("needs must be known for 0.4")
+        return NO_NEEDS
+
+    engine = engine_with(needs_of=needs_of)
+    outcome = engine.begin(Halving(), place=0, capacity=2, now=0.0)
+    assert engine.trials[0].state is TrialState.FAIL
+    assert engine.trials[0].message == "needs must be known for 0.4"
+    assert [record["kind"] for record in outcome.records] == ["tuner", "ask", "fail"]
+    assert set(engine.view.wanted) == {1, 2, 3}

@@ -21,6 +21,7 @@ from dasktune.engine.event_log import (
     report_of,
     seconds_of,
 )
+from dasktune.needs import Needs
 from dasktune.sequences import Constant
 from dasktune.space import Space
 from dasktune.types import (
@@ -211,3 +212,10 @@ TOLD: Record = {"kind": "tell", "decisions": []}
 )
 def test_tuner_has_ended_by_its_records(records: list[Record], ended: bool, ending: str) -> None:
     assert (has_ended(records), ending_of(records)) == (ended, ending)
+
+
+def test_registration_describes_needs_only_where_there_are_some() -> None:
+    assert "needs" not in describe(register())
+    needs = Needs.of({"GPU": 1, "tags": "a100"})
+    described = {**describe(register()), "needs": [{"GPU": 1.0, "tags": ["a100"]}]}
+    assert describe(register(needs=needs)) == described

@@ -21,6 +21,7 @@ from dasktune.engine.trials import (
 from dasktune.errors import CorruptRecordError
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import SearchPlan
+from dasktune.needs import Needs
 from dasktune.sequences import Constant, Piecewise
 from dasktune.types import Direction, Objective, TrialState
 
@@ -52,7 +53,24 @@ ENDED = TrialRecord(
 )
 
 
-@pytest.mark.parametrize("record", [NEW, ENDED], ids=["new", "ended"])
+NEEDY = replace(NEW, needs=Needs.of([{"GPU": 1, "tags": ["a100"]}, {"GPU": 2}]))
+
+
+def test_record_without_needs_has_its_earlier_document() -> None:
+    assert "needs" not in NEW.to_json()
+    assert NEEDY.to_json() == {
+        **NEW.to_json(),
+        "needs": [{"GPU": 1.0, "tags": ["a100"]}, {"GPU": 2.0}],
+    }
+
+
+def test_record_with_unsound_needs_is_corrupt() -> None:
+    document = {**NEW.to_json(), "needs": [{"GPU": -1}]}
+    with pytest.raises(CorruptRecordError, match="trial 3 cannot be read"):
+        TrialRecord.from_json(document, number=3, state="PAUSED", steps=0)
+
+
+@pytest.mark.parametrize("record", [NEW, ENDED, NEEDY], ids=["new", "ended", "needy"])
 def test_record_is_read_back_from_its_document(record: TrialRecord) -> None:
     document = json.loads(json.dumps(record.to_json()))
     columns = {"number": record.number, "state": record.state.value, "steps": record.steps}
