@@ -153,7 +153,7 @@ class Tuner(ABC):
         """Return class and arguments as JSON: equal for tuners that decide alike."""
 
     @property
-    def models(self) -> list[ModelWeight]:
+    def model_weights(self) -> list[ModelWeight]:
         """The models of its space, with their weights; empty if its sampler has none."""
         return []
 

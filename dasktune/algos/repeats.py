@@ -250,9 +250,9 @@ class Repeats(Tuner):
         )
 
     @property
-    def models(self) -> list[ModelWeight]:
+    def model_weights(self) -> list[ModelWeight]:
         """The models of the other tuner."""
-        return self.tuner.models
+        return self.tuner.model_weights
 
     def model_question(self, model: int) -> PriorityQuestion:
         """Return the question of the other tuner about a model."""

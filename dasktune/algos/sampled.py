@@ -273,9 +273,9 @@ class SampledTuner(Tuner):
         return decisions if is_over else [*decisions, *due]
 
     @property
-    def models(self) -> list[ModelWeight]:
+    def model_weights(self) -> list[ModelWeight]:
         """The models of its source, with their weights."""
-        return self.source.models
+        return self.source.model_weights
 
     def model_question(self, model: int) -> PriorityQuestion:
         """Return the question of the source about a model."""

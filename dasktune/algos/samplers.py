@@ -60,7 +60,7 @@ class Source(ABC):
         """Observe that a failed trial is trained again."""
 
     @property
-    def models(self) -> list[ModelWeight]:
+    def model_weights(self) -> list[ModelWeight]:
         """The models that it searches apart, with their weights; empty if it does not."""
         return []
 

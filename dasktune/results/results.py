@@ -272,7 +272,7 @@ class StudyResults:
         """
         place = self._known_place(tuner)
         replay(place.tuner, self.history.records_of(place.number), self.objective)
-        return place.tuner.models
+        return place.tuner.model_weights
 
     def log(self, tuner: Tuner) -> list[Record]:
         """Return the event log of a tuner: each call's cause and decisions, in order.

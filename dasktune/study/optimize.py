@@ -255,7 +255,7 @@ class Optimizer:
             prefix = f"{reason}; " if reason else ""
             line = savings_line(results.summary())
             sys.stderr.write(f"{self._name}: {prefix}{line}\n")
-            models = results.models(tuner) if tuner.models else []
+            models = results.models(tuner) if tuner.model_weights else []
             sys.stderr.writelines(f"{self._name}: {line}\n" for line in lines_of(models))
 
     def retry_failed(self) -> list[int]:

@@ -26,7 +26,7 @@ def new_tuner() -> Random:
 def models_of(tuner: Random) -> list[tuple[float, float | None, int]]:
     """Return weight, priority and number of trials of each model."""
     assert isinstance(tuner.source, ForestSource)
-    return [(model.weight, model.priority, model.trials) for model in tuner.source.models]
+    return [(model.weight, model.priority, model.trials) for model in tuner.source.model_weights]
 
 
 def questions(bench: Bench) -> list[RunAssessment]:

@@ -87,7 +87,7 @@ class Forest(Sampler):
     >>> from dasktune.space import Branch, Float
     >>> space = Space(kernel=[Branch("rbf", Space(gamma=Float(0.0, 10.0))), "linear"])
     >>> tuner = Random(space, trials=9, max_steps=3, sampler=Forest(priority=False))
-    >>> for model in tuner.source.models:
+    >>> for model in tuner.source.model_weights:
     ...     print(model)
     kernel=rbf: weight 0.667, complexity 11.9, priority unknown, 0 trials
     kernel=linear: weight 0.333, complexity 0, priority 0, 0 trials
@@ -244,7 +244,7 @@ class ForestSource(Source):
         self._known_weights: list[float] | None = None
 
     @property
-    def models(self) -> list[ModelWeight]:
+    def model_weights(self) -> list[ModelWeight]:
         """The models in the order in which they appeared, with their weights."""
         return [
             ModelWeight(

@@ -39,7 +39,7 @@ def source_of(**arguments: Any) -> ForestSource:
 def fill(source: ForestSource, trials: int, *, step: int = 4) -> list[int]:
     """Accept as many trials of the rough model, and report them; return the models due."""
     due: list[int] = []
-    first = sum(model.trials for model in source.models)
+    first = sum(model.trials for model in source.model_weights)
     for trial in range(first, first + trials):
         source.accept(trial, {"point": {"kernel": "rough", "kernel.rough.b": trial / 40}})
         source.observe(trial, step, (math.sin(trial),))
@@ -81,18 +81,22 @@ def test_losses_of_all_models_are_the_measure() -> None:
 def test_models_are_weighted_by_both_ranks() -> None:
     source = source_of()
     # Unknown priorities rank highest; a model with nothing to search has 0.
-    assert [model.priority for model in source.models] == [None, None, 0.0]
-    assert [model.weight for model in source.models] == pytest.approx([5 / 12, 5 / 12, 2 / 12])
+    assert [model.priority for model in source.model_weights] == [None, None, 0.0]
+    assert [model.weight for model in source.model_weights] == pytest.approx(
+        [5 / 12, 5 / 12, 2 / 12]
+    )
     source.learn_priority(0, Priority(shortest=1.0, longest=2.0))
     source.learn_priority(1, Priority(shortest=0.1, longest=2.0))
-    assert [model.priority for model in source.models] == pytest.approx([0.5, 9.5, 0.0])
-    assert [model.weight for model in source.models] == pytest.approx([4.5 / 12, 5.5 / 12, 2 / 12])
+    assert [model.priority for model in source.model_weights] == pytest.approx([0.5, 9.5, 0.0])
+    assert [model.weight for model in source.model_weights] == pytest.approx(
+        [4.5 / 12, 5.5 / 12, 2 / 12]
+    )
 
 
 def test_either_heuristic_can_be_switched_off() -> None:
     source = source_of(complexity=False)
     source.learn_priority(0, Priority(shortest=1.0, longest=2.0))
-    assert [model.weight for model in source.models] == pytest.approx([2 / 6, 3 / 6, 1 / 6])
+    assert [model.weight for model in source.model_weights] == pytest.approx([2 / 6, 3 / 6, 1 / 6])
     assert source_of(complexity=False).learns
     assert not source_of(priority=False).learns
 
@@ -101,7 +105,7 @@ def test_a_failed_question_keeps_the_priority_before() -> None:
     source = source_of()
     source.learn_priority(0, Priority(shortest=1.0, longest=2.0))
     source.learn_priority(0, None)
-    assert source.models[0].priority == 0.5
+    assert source.model_weights[0].priority == 0.5
 
 
 def test_a_restored_forest_asks_the_same() -> None:
@@ -110,7 +114,7 @@ def test_a_restored_forest_asks_the_same() -> None:
     source.learn_priority(1, Priority(shortest=0.1, longest=2.0))
     again = source_of()
     again.restore(json.loads(json.dumps(source.snapshot(), allow_nan=False)))
-    assert again.models == source.models
+    assert again.model_weights == source.model_weights
     assert again.model_question(1) == source.model_question(1)
     assert again.propose(9) == source.propose(9)
     assert fill(again, 6) == fill(source, 6)
@@ -135,6 +139,6 @@ def test_the_model_that_varies_is_searched_more(
         "pop": lambda: POP(SPACE, trials=30, max_steps=8, every=2, sampler=forest),
     }[tuner]()
     dt.simulate(made, curve, workers=3)
-    steady, rough, bare = made.source.models
+    steady, rough, bare = made.source.model_weights
     assert max(steady.priority or 0.0, bare.priority) < 0.05 < rough.priority
     assert rough.weight == 1 / 2

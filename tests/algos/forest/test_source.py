@@ -135,7 +135,7 @@ def test_models_are_drawn_as_often_as_their_weights() -> None:
     shares = {name: drawn[name] / 1000 for name in ("linear", "rbf", "poly")}
     # Their complexities rise, so their ranks are 1, 2 and 3.
     assert shares == pytest.approx({"linear": 1 / 6, "rbf": 2 / 6, "poly": 3 / 6}, abs=0.05)
-    assert [model.trials for model in source.models] == [drawn[n] for n in shares]
+    assert [model.trials for model in source.model_weights] == [drawn[n] for n in shares]
 
 
 def test_without_heuristics_models_take_turns() -> None:
@@ -167,7 +167,7 @@ def test_a_queued_point_belongs_to_the_model_of_its_path() -> None:
     source = source_of(KERNELS, TPESampler())
     configuration = source.accept(0, {"point": {"kernel": "poly", "kernel.poly.degree": 2}})
     assert configuration.params["degree"] == 2
-    assert [model.trials for model in source.models] == [0, 0, 1]
+    assert [model.trials for model in source.model_weights] == [0, 0, 1]
 
 
 def test_an_earlier_trial_is_shown_to_its_model_only() -> None:
@@ -185,21 +185,21 @@ def test_a_new_path_of_a_function_is_a_new_model() -> None:
         return {"kind": kind}
 
     source = source_of(DefinedByRun(rare))
-    assert [model.name for model in source.models] == ["kind=b", "kind=a"]
+    assert [model.name for model in source.model_weights] == ["kind=b", "kind=a"]
     source.accept(0, {"point": {"kind": "a", "x": 1.0, "more": "d"}})
-    assert [model.name for model in source.models] == ["kind=b", "kind=a", "kind=a, more=d"]
-    assert source.models[-1].trials == 1
+    assert [model.name for model in source.model_weights] == ["kind=b", "kind=a", "kind=a, more=d"]
+    assert source.model_weights[-1].trials == 1
     again = source_of(DefinedByRun(rare))
     again.restore(saved(source))
-    assert again.models == source.models
+    assert again.model_weights == source.model_weights
 
 
 def test_all_models_of_a_function_are_drawn() -> None:
     source = source_of(BY_RUN, complexity=False, priority=False)
     for trial in range(200):
         source.accept(trial, source.propose(trial))
-    assert sum(model.trials for model in source.models) == 200
-    assert min(model.trials for model in source.models) > 0
+    assert sum(model.trials for model in source.model_weights) == 200
+    assert min(model.trials for model in source.model_weights) > 0
 
 
 @pytest.mark.parametrize(
@@ -245,4 +245,4 @@ def test_a_forest_is_simulated_under_asha() -> None:
     )
     result = dt.simulate(tuner, curve, workers=4)
     assert result.summary()["best_value"] < 0.11
-    assert sum(model.trials for model in tuner.source.models) == 40  # type: ignore[attr-defined]
+    assert sum(model.trials for model in tuner.source.model_weights) == 40  # type: ignore[attr-defined]
