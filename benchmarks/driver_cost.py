@@ -25,6 +25,9 @@ from dasktune.worker.job import Job, StageSpec
 
 SIZES, SHORT_SIZES = (1_000, 10_000, 100_000), (100, 1_000)
 WORKERS = 40
+CLASSES = {"a": 14, "b": 13, "c": 13}
+SECONDS = {"a": 1.0, "b": 2.0, "c": 3.0}
+CLASSES_TIMES = 1.5
 LEVELS = 60
 LONG_TRIALS, LONG_STEPS = 40, 27_000
 EVENT_MS, REPORT_US, STEP_US, GROWTH = 1.0, 50.0, 50.0, 2.0
@@ -55,6 +58,7 @@ def measure(short: bool) -> list[Figure]:
     return [
         *_studies("a bushy tree", three_levels(LEVELS), sizes),
         *_studies("nothing in common", all_different(), sizes),
+        _classes(sizes[0]),
         *_long(LONG_STEPS // 100 if short else LONG_STEPS),
         _key_cost(LONG_STEPS // 100 if short else LONG_STEPS),
         _plan_memory(sizes[-1]),
@@ -82,13 +86,37 @@ def _studies(what: str, space: dt.Space, sizes: tuple[int, ...]) -> list[Figure]
     return figures
 
 
-def _simulate(tuner: dt.algos.Random | dt.algos.Grid) -> tuple[float, int]:
+def _classes(trials: int) -> Figure:
+    """Return the cost of a stage on three classes of workers, next to one; best of three pairs."""
+    costs: dict[int, list[float]] = {1: [], len(CLASSES): []}
+    for _ in range(3):
+        for count, each in costs.items():
+            tuner = dt.algos.Random(all_different(), trials=trials, max_steps=STEPS)
+            seconds, stages = _simulate(tuner, CLASSES if count > 1 else None)
+            each.append(seconds / stages)
+    one, several = (min(each) for each in costs.values())
+    return Figure(
+        name=f"driver CPU per stage on {len(CLASSES)} classes over 1, {trials:,} trials",
+        value=several / one,
+        unit="x",
+        at_most=CLASSES_TIMES,
+        note=f"{one * 1e3:.2f} ms on one class; each class has a speed of its own",
+    )
+
+
+def _simulate(
+    tuner: dt.algos.Random | dt.algos.Grid, classes: Mapping[str, int] | None = None
+) -> tuple[float, int]:
     """Return the CPU seconds of a simulated run, and the number of its stages."""
     gc.collect()
     began = time.process_time()
     # Looking the metric up at every step is no cost of a driver's.
     ran = dt.simulate(
-        tuner, lambda values, step: 1 / step, workers=WORKERS, report_every=tuner.max_steps
+        tuner,
+        lambda values, step: 1 / step,
+        workers=classes or WORKERS,
+        seconds_per_step=lambda values, kind: SECONDS.get(kind, 1.0),
+        report_every=tuner.max_steps,
     )
     seconds = time.process_time() - began
     return seconds, sum(event.kind == "ended" for event in ran.events)
