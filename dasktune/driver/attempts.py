@@ -509,12 +509,14 @@ class Attempts:
         self.worker_seconds += self._recorder.seconds_of(message.attempt, message.at)
         self._note_end(attempt, message.attempt, message.at, "failed", message.message)
         return [
+            # What it trained before it raised is a repeat for whoever tries it again.
+            Reached(attempt=message.attempt, step=message.step),
             Failed(
                 attempt=message.attempt,
                 step=message.step,
                 message=message.message,
                 traceback=message.traceback,
-            )
+            ),
         ]
 
     def _note_end(

@@ -9,11 +9,12 @@ from functools import partial
 import pytest
 
 from dasktune.algos import Grid
+from dasktune.driver.attempts import Reached
 from dasktune.engine.timeouts import DURABLE_SECONDS
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.space import Space
-from dasktune.worker.messages import StageProgress, StateSaved
+from dasktune.worker.messages import StageFailed, StageProgress, StateSaved
 from tests.torture.driver import Driver
 from tests.torture.parts import PARTS
 from tests.torture.study import Study, World
@@ -110,6 +111,16 @@ def test_unreadable_metrics_of_a_state_do_not_end_the_run(
         driver.hear(message)
     assert known(driver) == ({2, 4}, {4}), "the last state is evaluated again"
     assert driver.is_done
+
+
+def test_stage_that_raises_tells_how_far_it_has_come() -> None:
+    driver, worker = trained(steps=2)
+    (order,) = [known.order for known in driver.attempts._open.values()]
+    worker.outbox.clear()
+    failed = StageFailed(attempt=order.attempt, step=3, at=2.0, message="boom", traceback="")
+    following = driver.attempts.receive(failed, driver.study.now)
+    # Other drivers must know: whoever tries it again trains these steps again.
+    assert Reached(attempt=order.attempt, step=3) in following
 
 
 def rows(driver: Driver) -> tuple[set[int], set[int]]:
