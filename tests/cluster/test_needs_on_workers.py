@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
@@ -12,6 +13,7 @@ import pytest
 from distributed import Client, Scheduler, SpecCluster, Worker
 
 import dasktune as dt
+from dasktune.engine.timeouts import Waits
 from dasktune.errors import ClusterError
 from dasktune.needs import Offer
 from dasktune.study.study import Study
@@ -144,6 +146,63 @@ def test_pool_without_the_amounts_is_refused(tmp_path: Path, needs: Any) -> None
         with pytest.raises(ClusterError, match=r"no worker has GPU=1.*jobs \(neither"):
             run(study, client)
         assert study.stages() == []
+
+
+class LoseGpu(dt.Callback):
+    """Closes the worker with the GPU at the first report."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.is_done = False
+
+    def on_report(self, study: Any, trial: Any, report: Any) -> None:
+        if not self.is_done:
+            self.is_done = True
+            self.client.retire_workers([by_resource(self.client)["GPU"]])
+
+
+class StartGpu(logging.Handler):
+    """Starts a worker with a GPU once the log says that stages wait for one."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        self.client = client
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("stages wait:"):
+            self.said.append(record.getMessage())
+            self.client.cluster.scale(len(self.client.cluster.worker_spec) + 1)
+
+
+def test_class_that_disappears_is_waited_for_and_named(tmp_path: Path) -> None:
+    def needs(hp: dict[str, Any]) -> Any:
+        return {"GPU": 1} if hp["model"] == "deep" else None
+
+    timeouts = dt.Timeouts(waits=Waits(heartbeat_seconds=0.05, heartbeat_share=1.0))
+    # More trials than the worker that is lost can be sent before the first report is heard of.
+    space = {**SPACE, "lr": [0.1 * number for number in range(1, 13)]}
+    tuner = dt.algos.Grid(dt.Space(space), max_steps=STEPS)
+    with unlike_workers({}, {"GPU": 1}) as client, study_of(tmp_path, needs) as study:
+        client.cluster.new_spec = {**client.cluster.worker_spec[1]}
+        handler, logger = StartGpu(client), logging.getLogger("dasktune.driver.heartbeat")
+        logger.addHandler(handler)
+        try:
+            study.optimize(
+                tuner,
+                client=client,
+                callbacks=[LoseGpu(client)],
+                timeouts=timeouts,
+                progress=False,
+                last_line=False,
+                check=False,
+            )
+        finally:
+            logger.removeHandler(handler)
+        assert {trial.state.value for trial in study.trials} == {"COMPLETE"}
+        assert study.summary()["steps_repeated"] == 0
+    assert handler.said
+    assert "to run: no worker has GPU=1; workers: " in handler.said[0]
 
 
 def test_configuration_without_sound_needs_fails_alone(tmp_path: Path) -> None:
