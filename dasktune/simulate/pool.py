@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping
 
 from dasktune.errors import ConfigurationError
@@ -15,8 +14,6 @@ Values = Mapping[str, Value]
 StepSeconds = Callable[[Values], float] | Callable[[Values, str], float]
 """Virtual seconds of a step, by the hyper-parameters and, with two arguments, the class."""
 
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
-
 
 def pool_problems(workers: object) -> list[str]:
     """Return the reasons why a number of workers, or numbers by class, cannot be simulated."""
@@ -27,9 +24,9 @@ def pool_problems(workers: object) -> list[str]:
     if not workers:
         return ["workers must have at least one class, got none"]
     problems = [
-        f"a class of workers must be a word of letters, digits and _ . + -, got {kind!r}"
+        f"a class of workers must be a name, such as 'H100 80 GB', got {kind!r}"
         for kind in workers
-        if not isinstance(kind, str) or not _WORD.fullmatch(kind)
+        if not isinstance(kind, str) or not kind.isprintable() or not kind or kind != kind.strip()
     ]
     problems += [
         f"workers of class {kind!r} must be an int >= 1, got {count!r}"
