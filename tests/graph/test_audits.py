@@ -476,10 +476,10 @@ def test_draw_keeps_few_that_wait_for_the_budget() -> None:
         (0, 0, 0, FIRST_STEPS),
         (SMALL_STUDY, 0, 0, FIRST_STEPS),
         (SMALL_STUDY, 0, 1, 0),
-        (SMALL_STUDY + 1, 0, 1, FIRST_STEPS),
-        (SMALL_STUDY + 1, FIRST_STEPS - 1, 1, 1),
-        (10_000, 40, 5, 260),
-        (10_000, 301, 5, 0),
+        (2 * SMALL_STUDY, 0, 1, 2 * FIRST_STEPS),
+        (2 * SMALL_STUDY, FIRST_STEPS + 5, 1, 0),
+        (10_000, 40, 5, 160),
+        (10_000, 201, 5, 0),
     ],
 )
 def test_steps_allowed_grow_with_the_study(
@@ -488,7 +488,7 @@ def test_steps_allowed_grow_with_the_study(
     assert steps_allowed(trained=trained, spent=spent, audits=audits) == allowed
 
 
-@pytest.mark.parametrize(("trained", "most"), [(0, 1000), (33_333, 1000), (100_000, 3000)])
+@pytest.mark.parametrize(("trained", "most"), [(0, 1000), (50_000, 1000), (100_000, 2000)])
 def test_steps_to_make_sure_grow_with_the_study(trained: int, most: int) -> None:
     assert steps_to_make_sure(trained) == most
 
