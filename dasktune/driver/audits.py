@@ -35,7 +35,6 @@ from dasktune.graph.audits import (
 )
 from dasktune.graph.events import RunStage
 from dasktune.graph.view import RunView, SlotView
-from dasktune.needs import Offer
 from dasktune.worker.job import AuditSpec, StageSpec
 from dasktune.worker.messages import (
     AuditEnded,
@@ -267,29 +266,35 @@ class Audits:
         is_last: bool,
     ) -> None:
         trained = self._view.steps_executed - self._steps_before
-        slot = self._next_slot(paused)
-        if slot is None:
+        slots = self._free_slots(paused)
+        if not slots:
             return
         begun = self._draw.begin(
-            trained, workers=len(self._view.slots), is_idle=not slot.queue, is_last=is_last
+            trained, workers=len(self._view.slots), is_idle=not slots[0].queue, is_last=is_last
         )
         if begun is None:
             return
-        worker, (key, audit) = slot.worker, begun
+        key, audit = begun
+        node = audit.way.node
+        able = (slot.worker for slot in slots if self._view.may_run(slot.worker, node))
+        worker = next(able, None)
+        if worker is None:
+            self._draw.end(key, 0, has_result=False)
+            self._dropped += 1
+            return
         self._sent += 1
         name = f"audit-{self._sent}-{key}"
         spec = spec_of(name, audit, self._seed + self._view.plan.seed_of(audit.way.node))
-        claims = self._view.needs.claims(self._view.offers.get(worker, Offer()))
-        future = submitter.audit(worker, spec, claims)
+        future = submitter.audit(worker, spec, self._view.claims(worker, node))
         future.add_done_callback(lambda _: wake())
         self._running[name] = _Running(key=key, audit=audit, worker=worker, future=future)
 
-    def _next_slot(self, paused: Collection[str]) -> SlotView | None:
-        """Return an idle worker's slot, or one that has little to do; None if all are taken."""
+    def _free_slots(self, paused: Collection[str]) -> list[SlotView]:
+        """Return the slots that could have an audit, those with the least to do first."""
         taken = {running.worker for running in self._running.values()} | self._leaving
         taken |= {*paused, *(aside.worker for aside in self._view.aside), *self._view.withheld}
         slots = [slot for worker, slot in self._view.slots.items() if worker not in taken]
-        return min(slots, key=lambda slot: len(slot.queue), default=None)
+        return sorted(slots, key=lambda slot: len(slot.queue))
 
     def _take(self, running: _Running, receipt: AuditEnded | None) -> None:
         """Write down what an audit found.

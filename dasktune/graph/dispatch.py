@@ -42,11 +42,12 @@ from dasktune.graph.events import (
     WorkerLost,
 )
 from dasktune.graph.frontier import Failure, Frontier
+from dasktune.graph.matching import Matching
 from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.graph.speeds import Speeds
 from dasktune.graph.trust import Aside
-from dasktune.needs import Needs, Offer
+from dasktune.needs import Needs
 from dasktune.types import Metrics, Report, Sequences, Step
 
 
@@ -299,14 +300,14 @@ class Dispatcher:
         return self._placing.slots
 
     @property
-    def offers(self) -> Mapping[str, Offer]:
-        """The offers of all workers, by worker, also of those that may run nothing."""
-        return self._placing.matching.offers
+    def matching(self) -> Matching:
+        """The offers of workers against the needs of stages."""
+        return self._placing.matching
 
     @property
     def unplaced(self) -> Iterator[Node]:
         """Yield the ready stages whose needs no worker meets."""
-        able = self._placing.matching.able
+        able = self.matching.able
         return (node for node in self.frontier.ready() if node.needs and not able(node.needs))
 
     @property

@@ -139,12 +139,20 @@ class RunView:
     @property
     def offers(self) -> Mapping[str, Offer]:
         """The offers of all workers, by worker, also of those that may run nothing."""
-        return self._dispatcher.offers
+        return self._dispatcher.matching.offers
 
     @property
     def classes(self) -> Mapping[str, int]:
         """Number of workers by compute class."""
         return Counter(slot.kind for slot in self._dispatcher.slots.values())
+
+    def may_run(self, worker: str, node: Node) -> bool:
+        """Whether a worker has what the stage of a node needs."""
+        return self._dispatcher.matching.may_run(worker, node.needs)
+
+    def claims(self, worker: str, node: Node) -> dict[str, float]:
+        """Return the amounts that the stage of a node uses up on a worker."""
+        return self._dispatcher.matching.claims(worker, node.needs)
 
     @property
     def busy_workers(self) -> int:

@@ -28,6 +28,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import RunStage, WorkerGone, WorkerJoined
 from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
+from dasktune.needs import Needs
 from dasktune.results.summary import savings_line
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage.verdicts import Verdicts
@@ -451,7 +452,7 @@ def launch(attempt: str, node: Node, start: int) -> RunStage:
 class Scene:
     """The audits of a run on two workers, in which trial 1 has resumed at step 10."""
 
-    def __init__(self, *, by: str = "") -> None:
+    def __init__(self, *, by: str = "", needs: Needs | None = None) -> None:
         self.dispatcher = Dispatcher("aa" * 16)
         self.sent: list[tuple[str, AuditSpec, Answers]] = []
         self.notes: list[Mapping[str, Any]] = []
@@ -471,7 +472,7 @@ class Scene:
             fail=lambda failure: self.failed.append(failure.text),
         )
         for trial, rate in enumerate(RATES):
-            self.dispatcher.register(trial, {"lr": rate}, STEPS)
+            self.dispatcher.register(trial, {"lr": rate}, STEPS, needs=needs)
         self.resume(1, 10, by=by)
 
     def note(self, kind: str, **content: Any) -> None:
@@ -533,6 +534,21 @@ def test_audit_avoids_workers_that_are_put_aside() -> None:
     scene.dispatcher._placing.trust.put_aside("w1", 0.0)
     assert scene.turn()
     assert scene.sent[0][0] == "w2"
+
+
+def test_audit_goes_to_a_worker_that_has_what_its_trial_needs() -> None:
+    scene = Scene(needs=Needs.of({"tags": "gpu"}))
+    scene.dispatcher.handle(WorkerJoined(worker="w3", tags=frozenset(["gpu"])), 0.0)
+    assert scene.turn()
+    assert scene.sent[0][0] == "w3"
+
+
+def test_audit_is_left_out_without_a_worker_that_its_trial_needs() -> None:
+    scene = Scene(needs=Needs.of({"tags": "gpu"}))
+    assert not scene.turn()
+    assert scene.sent == []
+    scene.audits.close()
+    assert scene.notes == [{"kind": "resumes", "run": "run", "resumes": 1, "not_run": 1}]
 
 
 def test_states_of_another_driver_are_no_resume_of_this_one() -> None:

@@ -248,7 +248,7 @@ def test_every_trial_that_fits_some_worker_is_trained_once(
     if not joins_first:
         for number, (has, tags) in enumerate(present):
             play.join(f"w{number}", has, *tags)
-    offers = play.dispatcher.offers
+    offers = play.dispatcher.matching.offers
     for number, (_, needs) in enumerate(configured):
         if any(map(needs.fits, offers.values())):
             assert number in play.reported
