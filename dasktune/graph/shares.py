@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappop, heapreplace
+from itertools import pairwise
 
 from dasktune.errors import refuse
 
@@ -29,6 +31,8 @@ Three studies on two workers take turns: a share of two thirds of a worker is th
 
 MOST_OWED_SECONDS = 2 * TURN_SECONDS
 """What a study got too few or too many beyond this is forgotten."""
+
+_ALMOST = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +113,30 @@ def even_shares(claims: Mapping[str, Claim], workers: int) -> dict[str, float]:
     workers
         How many there are.
     """
-    shares: dict[str, float] = {}
-    left, weight = float(workers), math.fsum(claim.weight for claim in claims.values())
-    # The study whose claim is met first, as the level rises, has the least claim by weight.
-    for name, claim in sorted(claims.items(), key=lambda item: item[1].workers / item[1].weight):
-        shares[name] = min(float(claim.workers), left * (claim.weight / weight))
-        left, weight = left - shares[name], max(weight - claim.weight, 0.0)
+    shares = dict.fromkeys(claims, 0.0)
+    _pour(shares, claims, workers)
     return shares
+
+
+def _pour(has: dict[str, float], claims: Mapping[str, Claim], workers: float) -> None:
+    """Give parts of workers to studies below their claims: the least by weight rise together."""
+    spans = {
+        name: (has[name] / claim.weight, claim.workers / claim.weight)
+        for name, claim in claims.items()
+        if has[name] < claim.workers
+    }
+    levels = sorted({level for span in spans.values() for level in span})
+    reached = -math.inf
+    for low, high in pairwise(levels):
+        rising = (claims[name].weight for name, (at, end) in spans.items() if at <= low < end)
+        weight = math.fsum(rising)
+        reached = min(high, low + workers / weight) if weight else high
+        workers -= (reached - low) * weight
+        if reached < high:
+            break
+    for name in spans:
+        claim = claims[name]
+        has[name] = max(has[name], min(float(claim.workers), reached * claim.weight))
 
 
 def _fill(
@@ -138,6 +159,23 @@ def _fill(
             heapreplace(queue, ((has[name] + 1) / weights[name], place, name))
         else:
             heappop(queue)
+    return given
+
+
+def _fill_in_turn(has: dict[str, int], claims: Mapping[str, Claim], workers: int) -> list[str]:
+    """Give workers to studies below their claims; return which study got each.
+
+    Each gets the whole part of its even share. What is left of the workers goes to the first
+    studies that miss a part of a worker: all of them get it in turn, also the lightest.
+    """
+    even: dict[str, float] = {name: has[name] for name in claims}
+    _pour(even, claims, workers)
+    whole = {name: math.floor(even[name] + _ALMOST) - has[name] for name in claims}
+    given = [name for name, count in whole.items() for _ in range(count)]
+    parted = [name for name in claims if even[name] - math.floor(even[name] + _ALMOST) > _ALMOST]
+    given += parted[: workers - len(given)]
+    for name in given:
+        has[name] += 1
     return given
 
 
@@ -292,7 +330,7 @@ class Lending:
         seconds, self._settled = now - self._settled, now
         if not 0 < seconds < math.inf:
             return
-        for name, share in even_shares(self._claims(), self._workers).items():
+        for name, share in self._even_shares().items():
             borrower = self._studies[name]
             gets = min(len(borrower.workers), borrower.claim.workers)
             owed = borrower.owed + (share - gets) * seconds
@@ -305,12 +343,25 @@ class Lending:
                 return
             most = max(most, borrower.owed)
 
-    @property
-    def _workers(self) -> int:
-        return len(self._free) + sum(len(each.workers) for each in self._studies.values())
+    def _even_shares(self) -> dict[str, float]:
+        """Return the mean over time of the workers of each study, of those that it can use."""
+        claims, shares = self._claims(), dict.fromkeys(self._studies, 0.0)
+        pools = self._workers_by_users()
+        for users in sorted(pools, key=len):
+            _pour(shares, {name: claims[name] for name in users}, len(pools[users]))
+        return shares
 
     def _claims(self) -> dict[str, Claim]:
         return {name: each.claim for name, each in self._studies.items()}
+
+    def _workers_by_users(self) -> dict[tuple[str, ...], dict[str, None]]:
+        """Return the workers by the studies that can use them."""
+        pools: dict[tuple[str, ...], dict[str, None]] = {}
+        lent = [worker for each in self._studies.values() for worker in each.workers]
+        for worker in (*self._free, *lent):
+            users = tuple(name for name, each in self._studies.items() if each.can_use(worker))
+            pools.setdefault(users, {})[worker] = None
+        return pools
 
     def _pools(self) -> list[_Pool]:
         """Return the workers by the studies that can use them, and what each study shall have.
@@ -319,19 +370,15 @@ class Lending:
         gets the fewer of those that others can use, too. In the end all are lent, be they of use
         or not.
         """
-        pools: dict[tuple[str, ...], dict[str, None]] = {}
-        lent = [worker for each in self._studies.values() for worker in each.workers]
-        for worker in (*self._free, *lent):
-            users = tuple(name for name, each in self._studies.items() if each.can_use(worker))
-            pools.setdefault(users, {})[worker] = None
+        pools = self._workers_by_users()
         claims, has = self._claims(), dict.fromkeys(self._studies, 0)
         targets = {users: dict.fromkeys(users, 0) for users in pools}
-        met = {name: claim.workers for name, claim in claims.items()}
-        for most in (met, dict.fromkeys(claims, math.inf)):
+        most = dict.fromkeys(claims, math.inf)
+        for fill in (_fill_in_turn, partial(_fill, most=most)):
             for users in sorted(pools, key=len):
                 of_users = {name: claims[name] for name in users}
                 left = len(pools[users]) - sum(targets[users].values())
-                for name in _fill(has, most, of_users, left):
+                for name in fill(has, claims=of_users, workers=left):
                     targets[users][name] += 1
         return [_Pool(pools[users], targets[users]) for users in pools]
 

@@ -131,9 +131,10 @@ class Cluster(RuleBasedStateMachine):
                     continue
                 assert len(lent[rich]) <= other.workers  # none has what it cannot use
                 if not any(self.usable.values()):
-                    # Studies whose shares differ by less than a worker take turns with it.
-                    lowest = len(lent[poor]) + 1
-                    assert lowest / claim.weight >= len(lent[rich]) / other.weight
+                    # Studies that miss a part of a worker take turns with it.
+                    even = even_shares(self.claims, sum(map(len, lent.values())))
+                    assert even[poor] - len(lent[poor]) < 1
+                    assert len(lent[rich]) - even[rich] < 1
 
     def _ask(self, study: str) -> None:
         """Use as many workers as are claimed and lent; what was busy is saved and given up."""
@@ -215,6 +216,35 @@ def test_study_with_workers_of_its_own_leaves_the_others() -> None:
         busy["a"] = lending.claim("a", claim, float(now), busy["a"])
         busy["b"] = lending.claim("b", claim, float(now), busy["b"], usable=gpus)
     assert busy == {"a": {"cpu0", "cpu1"}, "b": gpus}
+
+
+def test_studies_take_turns_beside_workers_of_no_use() -> None:
+    lending = Lending(patience_seconds=5.0)
+    for worker in ("gpu0", "cpu0", "cpu1", "cpu2"):
+        lending.join(worker, 0.0)
+    claim, gpu = Claim(workers=1), frozenset(["gpu0"])
+    busy = dict.fromkeys("ab", frozenset[str]())
+    seconds = dict.fromkeys("ab", 0)
+    for now in range(600):
+        for study in "ab":
+            busy[study] = lending.claim(study, claim, float(now), busy[study], usable=gpu)
+            seconds[study] += len(busy[study])
+    assert min(seconds.values()) > 0.4 * 600
+
+
+def test_light_study_takes_its_turn_on_one_worker() -> None:
+    lending = Lending(patience_seconds=5.0)
+    lending.join("w0", 0.0)
+    weights = {"light": 1.0, "heavy": 2.0}
+    busy = dict.fromkeys(weights, frozenset[str]())
+    seconds = dict.fromkeys(weights, 0)
+    for now in range(900):
+        for study, weight in weights.items():
+            claim = Claim(workers=2, weight=weight)
+            busy[study] = lending.claim(study, claim, float(now), busy[study])
+            seconds[study] += len(busy[study])
+    assert 0.25 * 900 < seconds["light"] < 0.42 * 900
+    assert seconds["heavy"] > 0.55 * 900
 
 
 def test_worker_that_no_study_can_use_is_lent_to_none() -> None:
