@@ -202,6 +202,7 @@ class Placing:
 
     def _count_slots(self) -> None:
         """Tell the speeds how many slots there are of each class; a new class changes lengths."""
+        self._market.changed()
         own = (slot for slot in self.slots.values() if not self.is_withheld(slot.worker))
         if self._speeds.set_slots(Counter(slot.kind for slot in own)):
             self._frontier.reweigh()
@@ -291,11 +292,11 @@ class Placing:
         return self._market.seconds(node, held_by, self._kinds_for(node.needs))
 
     def _kinds_for(self, needs: Wanted) -> frozenset[str] | None:
-        """Return the classes with a worker that has what a stage needs; None for all."""
+        """Return the own classes with a worker that has what a stage needs; None for all."""
         if not needs:
             return None
-        able = self.matching.able(needs)
-        return frozenset(slot.kind for slot in self.slots.values() if slot.worker in able)
+        able = (worker for worker in self.matching.able(needs) if not self.is_withheld(worker))
+        return frozenset(self.slots[worker].kind for worker in able)
 
     def _rank(self, node: Node, kind: str, seconds: Mapping[str, float]) -> tuple[float, ...]:
         """Return the rank of a stage on a class among all such pairs: the least goes first."""

@@ -200,7 +200,8 @@ class Speeds:
 
         They should when a class has come or gone, if that leaves or left several.
         """
-        before, self.slots = self.slots, dict(slots)
+        # In one order: profiles have no names, and outlive the workers that made the order.
+        before, self.slots = self.slots, dict(sorted(slots.items()))
         self._averages.clear()
         return before.keys() != slots.keys() and max(len(before), len(slots)) > 1
 

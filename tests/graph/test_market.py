@@ -17,10 +17,12 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Event,
     Instruction,
+    Lent,
     RunStage,
     Saved,
     Tick,
     TrainingEnded,
+    WorkerGone,
     WorkerJoined,
 )
 from dasktune.graph.frontier import start_of
@@ -59,7 +61,10 @@ class Table:
 
     def __init__(self, times: Times = TIMES, **options: float) -> None:
         given = DispatchOptions(saves=SavePolicy(at_changes=False), **options)  # type: ignore[arg-type]
-        self.dispatcher = Dispatcher(root_key("table", 0), given, speeds=known(times))
+        self.may_place = True
+        self.dispatcher = Dispatcher(
+            root_key("table", 0), given, speeds=known(times), may_place=lambda: self.may_place
+        )
         self.stages: dict[str, RunStage] = {}
         self.now = 0.0
         self.count = 0
@@ -188,6 +193,30 @@ def test_stage_behind_others_with_needs_starts() -> None:
         table.trial("net", steps=2 * STEPS, needs=Needs.of({"tags": ["lab"]}))
     table.trial("tree")
     assert table.models == {"b": "tree"}, "no worker has the tag"
+
+
+def test_class_that_goes_while_no_stage_may_begin_is_forgotten() -> None:
+    times = {"net": {"new": 1.0, "mid": 1.1, "old": 1.6}}
+    table = Table(times, lookahead_seconds=1.0)
+    for number, kind in enumerate(times["net"]):
+        table.tell(WorkerJoined(worker=kind, kind=kind))
+        sequences = {"model": Constant("net"), "lr": Constant(float(number))}
+        table.dispatcher.register(number, sequences, 2 * STEPS)
+        # Its second stage should rather run on a faster class than stay on the old one.
+        table.carry_out(table.dispatcher.extend(number, 2 * STEPS, 0.0, 0.0, (STEPS,)))
+    table.may_place = False
+    table.tell(WorkerGone(worker="mid"))
+    table.dispatcher.next_tick(0.0)
+    assert table.models.keys() == times["net"].keys()
+
+
+def test_stages_for_withheld_workers_do_not_change_prices() -> None:
+    table = Table()
+    table.join(a="old", b="new")
+    table.tell(WorkerJoined(worker="c", kind="lab", tags=frozenset({"lab"})))
+    table.tell(Lent(workers=frozenset({"a", "b"})))
+    table.trial("net", needs=Needs.of({"tags": ["lab"]}))
+    assert table.dispatcher._placing._market._backlog() == {}
 
 
 class Checked(SimulatedRunner):

@@ -152,3 +152,14 @@ def test_class_is_in_doubt_until_it_is_tried() -> None:
     assert speeds.doubt(third, "fast") == 0.0
     speeds.began(third, "slow")
     assert speeds.doubt(third, "slow") == 0.0
+
+
+def test_profile_stays_when_the_first_worker_is_of_another_class() -> None:
+    plan, speeds = SearchPlan(root_key("speeds", 0)), Speeds()
+    node = leaf(plan, 0, batch=16)
+    speeds.set_slots({"new": 1, "old": 1})
+    speeds.observe(node, steps=1, seconds=1.0, kind="new")
+    speeds.observe(node, steps=1, seconds=3.0, kind="old")
+    before = speeds.profile(node)
+    assert not speeds.set_slots({"old": 1, "new": 1})
+    assert speeds.profile(node) == before
