@@ -14,7 +14,7 @@ from typing import Any
 from distributed import Client, Scheduler, SchedulerPlugin
 
 from dasktune.cluster.scheduler import add_plugin
-from dasktune.engine.timeouts import SCHEDULER_ANSWER_SECONDS
+from dasktune.engine.timeouts import SCHEDULER_ANSWER_SECONDS, SILENT_SECONDS
 from dasktune.errors import ConfigurationError
 from dasktune.graph.shares import Claim, Lending
 
@@ -30,18 +30,24 @@ class ArbiterPlugin(SchedulerPlugin):
     ----------
     lending
         Decides.
+    silent_seconds
+        How long a run that claims nothing keeps its workers.
     """
 
     name = NAME
     idempotent = True
 
-    def __init__(self, lending: Lending | None = None) -> None:
+    def __init__(
+        self, lending: Lending | None = None, silent_seconds: float = SILENT_SECONDS
+    ) -> None:
         self._lending = lending or Lending()
+        self._silent_seconds = silent_seconds
 
     async def start(self, scheduler: Scheduler) -> None:
         """Begin to lend."""
         self._scheduler = scheduler
         self._clients: dict[str, str] = {}
+        self._heard: dict[str, float] = {}
         scheduler.handlers[CLAIM] = self.claim
         scheduler.handlers[LEAVE] = self.leave
         for worker in scheduler.workers:
@@ -88,11 +94,14 @@ class ArbiterPlugin(SchedulerPlugin):
             claim = Claim(workers=workers, weight=weight)
         except ConfigurationError as error:
             return {"problem": str(error)}
-        self._clients[str(run)] = str(client)
+        now = time.monotonic()
+        self._clients[str(run)], self._heard[str(run)] = str(client), now
+        for silent in [name for name, at in self._heard.items() if now - at > self._silent_seconds]:
+            self.leave(silent)
         lent = self._lending.claim(
             str(run),
             claim,
-            time.monotonic(),
+            now,
             frozenset(map(str, busy)),
             None if usable is None else frozenset(map(str, usable)),
         )
@@ -102,6 +111,7 @@ class ArbiterPlugin(SchedulerPlugin):
     def leave(self, run: str) -> None:
         """Take back the workers of a run that has ended."""
         if self._clients.pop(run, None) is not None:
+            del self._heard[run]
             self._lending.leave(run, time.monotonic())
 
 

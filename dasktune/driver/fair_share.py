@@ -138,7 +138,7 @@ class FairShare:
                 callback_timeout=SCHEDULER_ANSWER_SECONDS,
                 **message,
             )
-        except (OSError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - the next claim may be answered
             logger.debug("the scheduler does not answer a claim: %s", error)
             return None
         return answer if isinstance(answer, Mapping) and "lent" in answer else None

@@ -82,6 +82,12 @@ SCHEDULER_ANSWER_SECONDS = 5.0
 CLAIM_SECONDS = 1.0
 """Time between two claims of a run for its share of the workers."""
 
+SILENT_SECONDS = 120.0
+"""A run that has claimed nothing for so long has no share any more.
+
+Its driver hangs, or what it said last was lost. If it claims again, it is lent workers again.
+"""
+
 WORKERS_SECONDS = 60.0
 """Longest time of a cluster without any worker, at the beginning and later."""
 

@@ -15,7 +15,10 @@ from distributed import Client, LocalCluster, Worker, get_worker
 
 import dasktune as dt
 from dasktune.cluster.arbiter import CLAIM, NAME, ArbiterPlugin
+from dasktune.driver.fair_share import FairShare
+from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.shares import Lending
+from dasktune.graph.view import RunView
 from tests.holding import wait_until
 
 from . import turns
@@ -154,6 +157,49 @@ def test_workers_of_a_driver_that_is_gone_are_lent_again(client: Client) -> None
         assert other.sync(claim, other)["runs"] == 2
         assert client.sync(claim, client)["runs"] == 2
     wait_until(lambda: client.sync(claim, client) == {"lent": None, "runs": 1})
+
+
+def connected_to(arbiter: ArbiterPlugin, stack: ExitStack) -> Client:
+    """Return a client of a cluster of two workers that are lent by an arbiter."""
+    cluster = stack.enter_context(
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None)
+    )
+    client = stack.enter_context(Client(cluster, set_as_default=False))
+    client.register_plugin(arbiter)
+    return client
+
+
+def test_workers_of_a_driver_that_hangs_are_lent_again() -> None:
+    async def claim(run: str) -> dict[str, object]:
+        assert client.scheduler is not None
+        answer: dict[str, object] = await getattr(client.scheduler, CLAIM)(
+            run=run, client=client.id, workers=9, weight=1.0, busy=workers, usable=None
+        )
+        return answer
+
+    arbiter = ArbiterPlugin(Lending(patience_seconds=0.0), silent_seconds=0.0)
+    with ExitStack() as stack:
+        client = connected_to(arbiter, stack)
+        workers = [*client.scheduler_info(n_workers=-1)["workers"]]
+        assert client.sync(claim, "hangs") == {"lent": None, "runs": 1}
+        assert client.sync(claim, "other") == {"lent": None, "runs": 1}
+
+
+class BrokenLending(Lending):
+    """Answers no claim."""
+
+    def claim(self, *args: object, **kwargs: object) -> frozenset[str]:
+        raise KeyError("broken")
+
+
+def test_run_goes_on_without_shares_where_the_arbiter_raises() -> None:
+    view, got = RunView(Dispatcher("root")), list[object]()
+    with ExitStack() as stack:
+        client = connected_to(ArbiterPlugin(BrokenLending()), stack)
+        share = stack.enter_context(closing(FairShare(view, run="run", weight=1.0, put=got.append)))
+        share.use(client)
+        assert share.lent.workers is None
+        assert got == []
 
 
 def test_plugin_is_registered_once(client: Client) -> None:
