@@ -27,6 +27,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Event,
     Evicted,
+    Found,
     RunStage,
     Saved,
     SaveMissed,
@@ -266,21 +267,22 @@ class Driver:
             self.study.tell(event)
         self.books.expect(event)
         if isinstance(event, Saved):
-            self._note_if_gone(event)
+            attempt = self.engine.view.attempts.get(event.attempt)
+            if attempt is not None:
+                self._note_if_gone(attempt.node_at(event.step), event.step)
+        elif isinstance(event, Found):
+            self._note_if_gone(event.node, event.step)
         self._take(self.engine.handle(event, self.study.now))
 
-    def _note_if_gone(self, event: Saved) -> None:
-        """Note a state that goes, or is gone, since it was evicted before its message came.
+    def _note_if_gone(self, below: Node, step: Step) -> None:
+        """Note a state on the way to a node that was evicted before its message came.
 
         The evictor took it for a state of no known plan, which is old since a clock has jumped.
         """
-        attempt = self.engine.view.attempts.get(event.attempt)
-        if attempt is not None:
-            node = attempt.node_at(event.step)
-            key = node.key_at(event.step)
-            removing = {} if self.evictor is None else self.evictor._removals
-            if not self.world.store.has(key) or any(key == going for going, _ in removing):
-                self.books.lost(self.world.ways.of(node).state(event.step))
+        key = below.key_at(step)
+        removing = {} if self.evictor is None else self.evictor._removals
+        if not self.world.store.has(key) or any(key == going for going, _ in removing):
+            self.books.lost(self.world.ways.of(below).state(step))
 
     def _take(self, outcome: Outcome) -> None:
         self._orders.add(outcome)
