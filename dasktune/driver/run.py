@@ -329,7 +329,7 @@ def device_of_run(client: Client | None, gpus_per_worker: float, needs: Needs) -
         Resources that a stage occupies.
     """
     has_gpus = gpus_per_worker > 0
-    if client is not None:
+    if client is not None and client.status == "running":
         try:
             workers = client.scheduler_info()["workers"].values()
         except (OSError, ValueError):  # the run itself notices that the scheduler is gone

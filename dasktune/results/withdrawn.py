@@ -38,7 +38,7 @@ class Withdrawn:
     --------
     >>> print(Withdrawn(trials=(1, 2)))
     trials 1, 2 rest on a withdrawn metric; \
-    study.retrain_withdrawn(), or dasktune run --retrain-withdrawn, trains them again, alone
+study.retrain_withdrawn(), or dasktune run --retrain-withdrawn, trains them again, alone
     """
 
     trials: tuple[int, ...] = ()

@@ -88,7 +88,7 @@ def test_notes_of_others_are_seen_and_take_no_number(database: Database) -> None
 
 
 def test_has_ended_needs_a_finish_decision() -> None:
-    asked = {"kind": "ask", "decisions": [{"do": "extend"}]}
+    asked = {"kind": "ask", "decisions": [{"do": "extend", "trial": 0}]}
     ended = {"kind": "tell", "decisions": [{"do": "stop"}, {"do": "finish"}]}
     assert not has_ended([])
     assert not has_ended([asked])
@@ -97,7 +97,7 @@ def test_has_ended_needs_a_finish_decision() -> None:
 
 def test_a_tuner_that_was_widened_has_to_end_again() -> None:
     ended = {"kind": "tell", "decisions": [{"do": "finish"}]}
-    widened = {"kind": "widen", "trials": 9, "decisions": [{"do": "extend"}]}
+    widened = {"kind": "widen", "trials": 9, "decisions": [{"do": "extend", "trial": 0}]}
     assert not has_ended([ended, widened])
     assert has_ended([ended, widened, ended])
     assert has_ended([{**widened, "decisions": [{"do": "finish"}]}])

@@ -152,7 +152,7 @@ def steps_counted(folder: Path) -> int:
         ({"merge": "no"}, "merge must be True or False, got 'no'"),
         ({"config": 3}, "config must be a mapping, got 3"),
         ({"config": {"x": print}}, "config['x'] must be a JSON value, got "),
-        ({"needs": ["GPU"]}, "needs must be finite numbers > 0 by name, got ['GPU']"),
+        ({"needs": ["GPU"]}, "needs must be finite numbers > 0 by name, got 'GPU'"),
         ({"needs": {"GPU": 0}}, "needs must be finite numbers > 0 by name, got {'GPU': 0}"),
         ({"reuse": "all"}, "unknown reuse 'all'; known: code, exact"),
     ],

@@ -172,10 +172,9 @@ def test_class_is_that_of_the_pinned_gpu(tmp_path: Path, visible: str | None, na
     assert done.stdout.strip() == name
 
 
+@pytest.mark.gpu
 def test_gpu_is_described_as_torch_describes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("there is no GPU")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     gpu, known = gpu_of("0"), torch.cuda.get_device_properties(0)
     assert gpu is not None
