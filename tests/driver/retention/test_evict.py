@@ -588,18 +588,18 @@ class Stored(SimulatedRunner):
     store: CheckpointStore
     evictor: Evictor | None = None
 
-    def _tell(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
         attempt = None
         if isinstance(event, Saved):
             attempt = self.engine.view.attempts.get(event.attempt)
         if isinstance(event, Saved) and attempt is not None:
             self._save(attempt.node_at(event.step), event.step, event.attempt)
-        super()._tell(event)
+        super().tell(event)
         while self.evictor is not None:
             for following in self.evictor.turn():
                 if isinstance(following, Evicted):
                     self._check(following)
-                super()._tell(following)
+                super().tell(following)
             if not self.evictor.is_busy:
                 break
             threading.Event().wait(0.0005)
