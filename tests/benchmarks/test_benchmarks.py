@@ -220,9 +220,11 @@ def test_suspend_latency_is_measured_for_resumed_trials(tmp_path: Path) -> None:
         assert 0 < resumed <= of
         # Of ASHA's trials half are never resumed; others may go on at once, as results arrive.
         assert of - of // 2 <= figures[f"suspensions, {tuner}"]["value"]
-        latencies = [
+        mean, p95, largest = (
             figures[f"suspend latency, {one}, {tuner}"]["value"]
             for one in ("mean", "95th percentile", "largest")
-        ]
-        assert latencies == sorted(latencies)
+        )
+        # One slow suspension may lift the mean above the percentile.
+        assert 0 < mean <= largest
+        assert 0 < p95 <= largest
         assert 360 < figures[f"snapshot, largest, {tuner}"]["value"] < 361
