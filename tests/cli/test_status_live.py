@@ -30,13 +30,19 @@ def status_when(folder: Folder, holds: Callable[[StudyStatus], bool]) -> StudySt
     return seen[0]
 
 
+def count_workers(status: StudyStatus) -> int:
+    """Return the number of workers of all classes at the last heartbeat."""
+    return 0 if status.run is None else sum(status.run.classes.values())
+
+
 def test_status_shows_a_run_that_is_running_killed_and_resumed(
     folder: Folder,
 ) -> None:
     options = ("--workers", "2", "--no-report", "--no-progress")
     driver = folder.start("run", "counting.py", *options, "--config", "pause=3")
     folder.wait_for_steps(1, driver)
-    found = status_when(folder, lambda one: bool(one.running))
+    # Stages are there at once, the workers with the first heartbeat after both have joined.
+    found = status_when(folder, lambda one: bool(one.running) and count_workers(one) == 2)
     assert found.driver is not None
     assert (found.driver.state, found.driver.pid) == ("running", driver.pid)
     assert found.run is not None

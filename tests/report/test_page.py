@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,6 +22,7 @@ from dasktune.report.page import FAILURES, LISTED, Content, ranking, render, wri
 from dasktune.report.tree_layout import MOST_BARS
 from dasktune.results.summary import summarise, unique_steps
 from dasktune.sequences import Constant, MultiStep, Piecewise
+from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, Sequences, TrialState
 
@@ -386,17 +388,19 @@ def test_the_page_needs_no_other_file() -> None:
 
 def test_page_escapes_surrogates(tmp_path: Path) -> None:
     shown = content([record(0, {"lr": Constant(0.1)}, state=TrialState.FAIL, message="a\udcffb")])
-    study = SimpleNamespace(
-        name=shown.name,
-        metric=shown.metric,
-        direction=shown.direction,
-        trials=shown.trials,
-        plan=shown.plan,
-        summary=lambda: shown.summary,
-        stages=list,
-        tuners=[],
-    )
-    path = write_report(study, tmp_path / "new" / "folder" / "page.html")
+    with closing(Database("sqlite://")) as database:
+        study = SimpleNamespace(
+            name=shown.name,
+            metric=shown.metric,
+            direction=shown.direction,
+            trials=shown.trials,
+            plan=shown.plan,
+            summary=lambda: shown.summary,
+            stages=list,
+            tuners=[],
+            database=database,
+        )
+        path = write_report(study, tmp_path / "new" / "folder" / "page.html")
     assert r"a\udcffb" in path.read_text(encoding="utf-8")
 
 

@@ -161,10 +161,11 @@ def test_invalid_object_of_a_driver_is_no_leases(files: Files, changes: dict[str
     assert leases.drivers(["h0", "h1"]) == []
 
 
-def test_leases_of_others_in_an_object_do_not_count() -> None:
-    driver = HeldLeases(holder="h1", study="s", expires=NOW, leases=(lease("h2"), lease("h1")))
-    decoded = HeldLeasesCodec().decode("h1", HeldLeasesCodec().encode(driver))
-    assert decoded == replace(driver, leases=(lease("h1"),))
+def test_object_with_a_lease_of_another_is_refused() -> None:
+    own = HeldLeases(holder="h1", study="s", expires=NOW, leases=(lease("h1"),))
+    mixed = replace(own, leases=(lease("h2"), lease("h1")))
+    assert HeldLeasesCodec().decode("h1", HeldLeasesCodec().encode(own)) == own
+    assert HeldLeasesCodec().decode("h1", HeldLeasesCodec().encode(mixed)) is None
 
 
 def test_lease_is_read_as_its_driver_renewed_it(files: Files) -> None:
@@ -178,7 +179,7 @@ def test_lease_is_read_as_its_driver_renewed_it(files: Files) -> None:
     elsewhere = lease("h1", step=8, root="cc" * 16)
     leases.hold(replace(driver, leases=(elsewhere,)))
     assert leases.read(ROOT, [KEY]) == [lease("h1")], "a lease below another root"
-    leases.leave("h1")
+    leases.leave(driver)
     assert (leases.holders(), leases.drivers(["h1"])) == ([], [])
     leases.hold(driver)
     leases.write(lease("h1", is_done=True))
