@@ -57,7 +57,7 @@ def client() -> Iterator[Client]:
     turns.TRAINING.clear()
     with (
         LocalCluster(
-            n_workers=4, threads_per_worker=1, processes=False, dashboard_address=":0"
+            n_workers=4, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
         ) as cluster,
         Client(cluster) as connected,
     ):
@@ -162,7 +162,9 @@ def test_workers_of_a_driver_that_is_gone_are_lent_again(client: Client) -> None
 def connected_to(arbiter: ArbiterPlugin, stack: ExitStack) -> Client:
     """Return a client of a cluster of two workers that are lent by an arbiter."""
     cluster = stack.enter_context(
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0")
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        )
     )
     client = stack.enter_context(Client(cluster, set_as_default=False))
     client.register_plugin(arbiter)
