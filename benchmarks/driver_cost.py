@@ -94,13 +94,13 @@ def _classes(trials: int) -> Figure:
             tuner = dt.algos.Random(all_different(), trials=trials, max_steps=STEPS)
             seconds, stages = _simulate(tuner, CLASSES if count > 1 else None)
             each.append(seconds / stages)
-    one, several = (min(each) for each in costs.values())
+    single, several = (min(each) for each in costs.values())
     return Figure(
         name=f"driver CPU per stage on {len(CLASSES)} classes over 1, {trials:,} trials",
-        value=several / one,
+        value=several / single,
         unit="x",
         at_most=CLASSES_TIMES,
-        note=f"{one * 1e3:.2f} ms on one class; each class has a speed of its own",
+        note=f"{single * 1e3:.2f} ms on one class; each class has a speed of its own",
     )
 
 

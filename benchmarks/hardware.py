@@ -205,7 +205,7 @@ def bound(case: Case, steps: Mapping[str, int]) -> float:
             load[column, at] = steps[model] * case.times[model][kind]
             shares[row, at] = 1.0
     load[:, -1] = [-workers for workers in case.pool.values()]
-    found = linprog(
+    solution = linprog(
         [*[0.0] * count, 1.0],
         A_ub=load,
         b_ub=np.zeros(len(kinds)),
@@ -214,7 +214,7 @@ def bound(case: Case, steps: Mapping[str, int]) -> float:
     )
     longest: Step = STEPS if case.tuner == "random" else 1
     path = max(min(case.times[model][kind] for kind in kinds) for model in models) * longest
-    return max(float(found.fun), path)
+    return max(float(solution.fun), path)
 
 
 def measure(short: bool, data: Path | None) -> list[Figure]:

@@ -8,7 +8,7 @@ A worker that trains is taken back at a step border: its study saves the stage, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heapreplace
@@ -69,11 +69,12 @@ def weight_problems(weight: object) -> list[str]:
     return [f"a study's weight must be a finite number > 0, got {weight!r}"]
 
 
-def fair_shares(claims: Mapping[str, Claim], workers: int) -> dict[str, int]:
+def even_shares(
+    claims: Mapping[str, Claim], workers: float, has: Mapping[str, float] | None = None
+) -> dict[str, float]:
     """Share out workers by water-filling: max-min fair by weight, under each study's maximum.
 
-    One worker after the other goes to the study that has the fewest for its weight, of those that
-    can use more; of equal ones to the first in `claims`.
+    Shares are parts of workers: the mean over time, as studies take turns with a worker.
 
     Parameters
     ----------
@@ -81,49 +82,31 @@ def fair_shares(claims: Mapping[str, Claim], workers: int) -> dict[str, int]:
         What each study asks for, by name.
     workers
         How many there are.
+    has
+        What each study has of other workers; None if they have nothing.
 
     Returns
     -------
     dict
-        The number of workers of each study: at most what it claims.
+        The workers of each study in `claims`, those that it had included: at most what it claims,
+        unless it had more.
 
     Examples
     --------
-    >>> fair_shares({"first": Claim(workers=32)}, 32)
-    {'first': 32}
-    >>> fair_shares({"first": Claim(workers=32), "second": Claim(workers=64)}, 32)
-    {'first': 16, 'second': 16}
+    >>> even_shares({"first": Claim(workers=32)}, 32)
+    {'first': 32.0}
+    >>> even_shares({"first": Claim(workers=32), "second": Claim(workers=64)}, 32)
+    {'first': 16.0, 'second': 16.0}
 
     References
     ----------
     Li et al., "A System for Massively Parallel Hyperparameter Tuning", section 5.3.
     """
-    shares = dict.fromkeys(claims, 0)
-    _fill(shares, {name: claim.workers for name, claim in claims.items()}, claims, workers)
-    return shares
-
-
-def even_shares(claims: Mapping[str, Claim], workers: int) -> dict[str, float]:
-    """Share out workers as `fair_shares` does, in parts of workers: the mean over time.
-
-    Parameters
-    ----------
-    claims
-        What each study asks for, by name.
-    workers
-        How many there are.
-    """
-    shares = dict.fromkeys(claims, 0.0)
-    _pour(shares, claims, workers)
-    return shares
-
-
-def _pour(has: dict[str, float], claims: Mapping[str, Claim], workers: float) -> None:
-    """Give parts of workers to studies below their claims: the least by weight rise together."""
+    had = {name: 0.0 if has is None else float(has[name]) for name in claims}
     spans = {
-        name: (has[name] / claim.weight, claim.workers / claim.weight)
+        name: (had[name] / claim.weight, claim.workers / claim.weight)
         for name, claim in claims.items()
-        if has[name] < claim.workers
+        if had[name] < claim.workers
     }
     levels = sorted({level for span in spans.values() for level in span})
     reached = -math.inf
@@ -134,9 +117,11 @@ def _pour(has: dict[str, float], claims: Mapping[str, Claim], workers: float) ->
         workers -= (reached - low) * weight
         if reached < high:
             break
-    for name in spans:
-        claim = claims[name]
-        has[name] = max(has[name], min(float(claim.workers), reached * claim.weight))
+    rises = {
+        name: max(had[name], min(float(claims[name].workers), reached * claims[name].weight))
+        for name in spans
+    }
+    return {**had, **rises}
 
 
 def _fill(
@@ -168,8 +153,7 @@ def _fill_in_turn(has: dict[str, int], claims: Mapping[str, Claim], workers: int
     Each gets the whole part of its even share. What is left of the workers goes to the first
     studies that miss a part of a worker: all of them get it in turn, also the lightest.
     """
-    even: dict[str, float] = {name: has[name] for name in claims}
-    _pour(even, claims, workers)
+    even = even_shares(claims, workers, has)
     whole = {name: math.floor(even[name] + _ALMOST) - has[name] for name in claims}
     given = [name for name, count in whole.items() for _ in range(count)]
     parted = [name for name in claims if even[name] - math.floor(even[name] + _ALMOST) > _ALMOST]
@@ -292,12 +276,6 @@ class Lending:
         borrower = self._studies[study]
         return frozenset(borrower.workers.keys() - borrower.recalled.keys())
 
-    @property
-    def studies(self) -> Iterator[tuple[str, Claim, int]]:
-        """Yield each study with what it claims and the number of its workers."""
-        for name, borrower in self._studies.items():
-            yield name, borrower.claim, len(borrower.workers)
-
     def _holder(self, worker: str) -> _Borrower | None:
         return next((each for each in self._studies.values() if worker in each.workers), None)
 
@@ -348,7 +326,8 @@ class Lending:
         claims, shares = self._claims(), dict.fromkeys(self._studies, 0.0)
         pools = self._workers_by_users()
         for users in sorted(pools, key=len):
-            _pour(shares, {name: claims[name] for name in users}, len(pools[users]))
+            of_users = {name: claims[name] for name in users}
+            shares |= even_shares(of_users, len(pools[users]), shares)
         return shares
 
     def _claims(self) -> dict[str, Claim]:

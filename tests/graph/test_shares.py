@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dasktune.errors import ConfigurationError
-from dasktune.graph.shares import Claim, Lending, even_shares, fair_shares
+from dasktune.graph.shares import Claim, Lending, even_shares
 from tests.effort import examples
 
 NAMES = ("a", "b", "c", "d")
@@ -22,13 +22,25 @@ CLAIMS = st.dictionaries(
 )
 
 
+def lent_of(claims: dict[str, Claim], workers: int) -> dict[str, int]:
+    """Return how many workers each study has once all have claimed and given back, all at once."""
+    lending = Lending(patience_seconds=0.0)
+    for number in range(workers):
+        lending.join(f"w{number}", 0.0)
+    busy = dict.fromkeys(claims, frozenset[str]())
+    for _ in range(3):
+        for name, claim in claims.items():
+            busy[name] = lending.claim(name, claim, 0.0, busy[name])
+    return {name: min(len(lent), claims[name].workers) for name, lent in busy.items()}
+
+
 def test_one_study_gets_all_that_it_can_use() -> None:
-    assert fair_shares({"first": Claim(workers=32)}, 32) == {"first": 32}
+    assert lent_of({"first": Claim(workers=32)}, 32) == {"first": 32}
 
 
 def test_second_study_halves_the_workers_of_the_first() -> None:
     claims = {"first": Claim(workers=32), "second": Claim(workers=64)}
-    assert fair_shares(claims, 32) == {"first": 16, "second": 16}
+    assert lent_of(claims, 32) == {"first": 16, "second": 16}
 
 
 def test_small_claim_is_met_and_the_rest_shared_by_weight() -> None:
@@ -37,7 +49,7 @@ def test_small_claim_is_met_and_the_rest_shared_by_weight() -> None:
         "light": Claim(workers=99),
         "heavy": Claim(workers=99, weight=2.0),
     }
-    assert fair_shares(claims, 32) == {"small": 2, "light": 10, "heavy": 20}
+    assert lent_of(claims, 32) == {"small": 2, "light": 10, "heavy": 20}
 
 
 @pytest.mark.parametrize("weight", [0, -1.0, math.inf, math.nan, "2", True])
@@ -47,22 +59,31 @@ def test_weight_that_is_not_positive_is_refused(weight: object) -> None:
 
 
 @given(CLAIMS, st.integers(0, 80))
-def test_shares_are_whole_and_within_claims(claims: dict[str, Claim], workers: int) -> None:
-    shares = fair_shares(claims, workers)
+def test_even_shares_are_within_claims(claims: dict[str, Claim], workers: int) -> None:
+    shares = even_shares(claims, workers)
     wanted = sum(claim.workers for claim in claims.values())
-    assert sum(shares.values()) == min(workers, wanted)
+    assert math.isclose(sum(shares.values()), min(workers, wanted), abs_tol=1e-9)
     assert all(0 <= shares[name] <= claims[name].workers for name in claims)
 
 
 @given(CLAIMS, st.integers(0, 80))
-def test_no_share_grows_but_at_one_that_is_smaller(claims: dict[str, Claim], workers: int) -> None:
-    shares = fair_shares(claims, workers)
-    for poor in claims:
-        if shares[poor] == claims[poor].workers:
-            continue
-        for rich in claims:
-            # Moving one worker from rich to poor would make poor at least as rich as rich was.
-            assert (shares[poor] + 1) / claims[poor].weight >= shares[rich] / claims[rich].weight
+def test_no_even_share_grows_but_at_one_that_is_smaller(
+    claims: dict[str, Claim], workers: int
+) -> None:
+    shares = even_shares(claims, workers)
+    levels = {name: shares[name] / claim.weight for name, claim in claims.items()}
+    unmet = [name for name, claim in claims.items() if shares[name] < claim.workers - 1e-9]
+    assert all(levels[poor] >= max(levels.values()) - 1e-9 for poor in unmet)
+
+
+@settings(max_examples=examples(50))
+@given(CLAIMS, st.integers(0, 20))
+def test_lent_workers_are_within_one_of_the_even_share(
+    claims: dict[str, Claim], workers: int
+) -> None:
+    lent, even = lent_of(claims, workers), even_shares(claims, workers)
+    assert sum(lent.values()) == min(workers, sum(claim.workers for claim in claims.values()))
+    assert all(abs(lent[name] - even[name]) < 1 + 1e-9 for name in claims)
 
 
 class Cluster(RuleBasedStateMachine):
@@ -195,15 +216,6 @@ def test_three_studies_take_turns_on_two_workers() -> None:
             seconds[study] += len(busy[study])
     assert sum(seconds.values()) > 0.98 * 1200
     assert min(seconds.values()) > 0.9 * 400
-
-
-@given(CLAIMS, st.integers(0, 80))
-def test_even_shares_are_within_one_worker_of_whole_ones(
-    claims: dict[str, Claim], workers: int
-) -> None:
-    whole, even = fair_shares(claims, workers), even_shares(claims, workers)
-    assert math.isclose(sum(even.values()), sum(whole.values()), abs_tol=1e-9)
-    assert all(abs(whole[name] - even[name]) < len(claims) for name in claims)
 
 
 def test_study_with_workers_of_its_own_leaves_the_others() -> None:

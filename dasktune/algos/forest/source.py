@@ -190,7 +190,7 @@ class _Tree:
         self.source.restore(document["source"])
 
     def is_due(self) -> bool:
-        """Return whether its priority is to be computed anew, and note that it is.
+        """Return whether the model's priority must be computed anew; it is under way from then on.
 
         That is so on a higher rung, and when there are a quarter more losses: often at first,
         and rarely later.
