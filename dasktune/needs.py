@@ -96,7 +96,7 @@ class Needs:
     Parameters
     ----------
     alternatives
-        The preferred first; a single `Need` without amounts and tags fits every worker.
+        The preferred alternative first; a `Need` without amounts and tags fits every worker.
 
     Examples
     --------
@@ -116,13 +116,13 @@ class Needs:
         Parameters
         ----------
         given
-            A mapping of amounts by name, and of ``tags`` to a word or a list of words; a list of
-            such mappings, of which any is enough; None for no needs; or `Needs`.
+            A mapping of amounts by name, in which ``tags`` is a word or a list of words; a list of
+            such mappings, any one of which is enough; None for no needs; or `Needs`.
 
         Raises
         ------
         ConfigurationError
-            If it is none of these: all problems at once.
+            If it has another form: all problems at once.
         """
         if isinstance(given, Needs):
             return given
@@ -240,7 +240,7 @@ def _need_of(given: Mapping[str, Any]) -> Need:
 
 
 def any_of(needs: Iterable[Needs]) -> Needs:
-    """Return needs that each worker meets who meets any of these."""
+    """Return needs that a worker meets if it meets any of these."""
     listed = sorted((need for each in needs for need in each.alternatives), key=str)
     return Needs(alternatives=tuple(dict.fromkeys(listed)) or NO_NEEDS.alternatives)
 

@@ -71,7 +71,7 @@ def run(
     retrain_withdrawn: Annotated[
         bool,
         typer.Option(
-            "--retrain-withdrawn", help="Train trials again, alone, that an audit has withdrawn."
+            "--retrain-withdrawn", help="Train again, alone, the trials an audit has withdrawn."
         ),
     ] = False,
     audits: AuditFlags,

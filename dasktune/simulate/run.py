@@ -64,15 +64,15 @@ def simulate(
         hyper-parameters at the last of them. Or a `Trace` or the path of one, for tuners on
         its `Trace.space`.
     workers
-        Number of simulated workers, or their numbers by the name of their class, such as
+        Number of simulated workers, or the numbers of workers by the name of their class:
         ``{"fast": 2, "slow": 4}``.
     metric, direction
         As for `dasktune.create_study`. None takes those of the trace, or its only metric; else
         ``value`` and ``minimize``.
     seconds_per_step
         Expected virtual seconds of a step, or a function of the hyper-parameters at the first
-        step of a stage. The function also gets the class of the worker if its signature needs
-        a second argument or has a parameter `kind`: ``lambda values, kind: ...``. None takes
+        step of a stage. The function also gets the name of the worker's class if it needs a
+        second argument or has a parameter `kind`: ``lambda values, kind: ...``. None takes
         the measured times of a trace, overheads included, or 1.
     report_every
         The metric is measured after every so many steps, and where a state is saved.

@@ -91,10 +91,11 @@ def create_study(
         Whether trials share the steps that they have in common. False is for control
         experiments: its trials share nothing with each other or with other studies.
     needs
-        What a stage asks of its worker, such as ``{"GPU": 1, "tags": ["a100"]}``. Amounts are
-        resources of Dask, which a stage uses up while it runs; tags are words that its worker
-        must be marked with. A list of such mappings has alternatives, the preferred first. A
-        function returns any of these for a configuration, from its values at step 0 by name.
+        The amounts and tags that the worker of a stage must have, such as ``{"GPU": 1,
+        "tags": ["a100"]}``. Amounts are resources of Dask, which a stage uses up while it runs;
+        tags are words that mark workers. A list of such mappings has alternatives, the
+        preferred first. Or a function: it gets a configuration's values at step 0 by name, and
+        returns a mapping, a list, or None for no needs.
     depends_on
         Further functions, classes or modules whose code decides the result.
     reuse
@@ -116,14 +117,14 @@ def create_study(
         Whose last states are never evicted: ``best:3`` for the 3 best trials, ``all`` or
         ``none``.
     audit
-        Share (0 to 1) of the stages that are audited, of those that resume from a stored state.
-        An audit trains some steps again, and compares: does resuming give what going on gives?
-        The first three are audited in any case, unless the share is 0. Audits cost at most 2%
-        of the steps of a study of more than 1,000 steps; a smaller one has one audit of at most 30
-        steps.
+        Share (0 to 1) of the stages resuming from a stored state that are audited. An audit
+        trains some steps again, and compares: does resuming give the same as going on? The
+        first three are audited in any case, unless the share is 0. In a study of more than
+        1,000 steps, audits cost at most 2% of the steps; a smaller study has one audit of at
+        most 30 steps.
     weight
-        Where several studies run on one cluster, one with a weight of 2 gets twice as many
-        workers as one with 1, as long as it can use them.
+        If several studies run on one cluster, a study with a weight of 2 gets twice as many
+        workers as a study with a weight of 1, as long as it can use them.
 
     Raises
     ------

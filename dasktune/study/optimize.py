@@ -278,20 +278,20 @@ class Optimizer:
         return self._train_again("retry")
 
     def retrain_withdrawn(self) -> list[int]:
-        """Have the next `optimize` train trials again, alone, whose results an audit has withdrawn.
+        """Have the next `optimize` train again, alone, the trials that an audit has withdrawn.
 
-        These are the trials that rest on a withdrawn metric, and all others whose last report
-        was made while trials were merged: they may be wrong as well. Each of the tuner's is
-        trained from step 0 to the step of its last report, and gets the metrics measured then.
-        The tuner is not told: its decisions stay as they are in the event log. A trial that
-        fails keeps its result, which stays marked.
+        These are the trials whose results rest on a withdrawn metric, and all others whose last
+        report was made while trials were merged: they may be wrong as well. `optimize` trains
+        those of its tuner from step 0 to the step of their last report, and the new metrics
+        replace the old ones. The tuner does not get them: its decisions stay as they are in the
+        event log. A trial that now fails keeps its old result, which stays marked.
 
         Returns
         -------
         list
             The numbers of the study's trials that are to be trained again; empty if no audit
-            has found a difference. Trials that are left out: failed ones, and those that their
-            tuner has asked more of, which are trained alone anyway.
+            has found a difference. Failed trials are left out. So are trials that have more
+            steps to train, because these are trained alone anyway.
 
         Examples
         --------

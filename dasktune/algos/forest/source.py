@@ -46,35 +46,35 @@ _STREAM: Final = 0x6D6F64656C
 
 
 class Forest(Sampler):
-    """A sampler that searches each model of a space on its own, and some more often.
+    """A sampler that searches each model of a space on its own, and draws some models more often.
 
     The space is split at its choices between subtrees, and each of the trees is a *model*:
-    see `dasktune.algos.forest.models`. A model is drawn first, then a sampler of its own
-    proposes inside it. The tuner compares the trials of all models with each other.
+    see `dasktune.algos.forest.models`. The forest draws a model first; then the model's own
+    sampler proposes values. The tuner compares the trials of all models with each other.
 
     Parameters
     ----------
     sampler
-        Proposes inside a model: any sampler of Optuna, of which each model has a copy. None
+        Proposes the values of a model: any sampler of Optuna. Each model has a copy of it. None
         draws at random.
     complexity
         Whether models with larger search spaces are drawn more often.
     priority
-        Whether models whose losses vary more are drawn more often, and those of which too little
-        is known. It is computed on the workers beside the training, from the losses at one
-        step, and needs the extra ``forest`` there and here. Models are weighted by their mean
-        rank in both heuristics. Without both, they take turns: first come, first served.
+        Whether models whose losses vary more are drawn more often, and models with too few
+        losses to tell. Workers compute the priority beside the training, from the losses at one
+        step; driver and workers need the extra ``forest``. Models are weighted by their mean
+        rank in both heuristics. If both are off, the models take turns.
     choices
         The coordinates of the choices that tell models apart, such as ``["kernel"]``. None
-        takes all choices with an option that is a domain, and in a space that is defined by
-        running all categorical suggestions.
+        takes all choices with an option that is a domain; in a space that is defined by
+        running, it takes all categorical suggestions.
 
     Raises
     ------
     ConfigurationError
-        If the sampler has a space of its own, such as ``"grid"``. If an argument has another
-        type: all at once. If `priority` needs scikit-learn, and it is missing. When a tuner gives
-        it a space, as `models_of` does.
+        If the sampler has a space of its own, such as ``"grid"``, or an argument has a wrong
+        type: all problems at once. If `priority` is True and scikit-learn is missing. When a
+        tuner gives the forest a space: see `models_of`.
 
     References
     ----------
