@@ -17,6 +17,8 @@ from typing import Self, TextIO
 
 from distributed import Worker
 
+from dasktune.worker.control import Control
+from dasktune.worker.host import StageHost
 from dasktune.worker.plugin import StagePlugin
 
 PATIENCE = 120.0
@@ -65,11 +67,23 @@ def stop_order(workers: Iterable[Worker]) -> Callable[[], bool]:
 
     The workers' plugins are looked up now: a worker that is closed has none.
     """
+    hosts = _hosts(workers)
+    return lambda: any(control.ordered is not None for control in _controls(hosts))
+
+
+def save_order(workers: Iterable[Worker], step: int) -> Callable[[], bool]:
+    """Return whether a stage on one of these workers of this process was told to save there."""
+    hosts = _hosts(workers)
+    return lambda: any(step in control._saves for control in _controls(hosts))
+
+
+def _hosts(workers: Iterable[Worker]) -> list[StageHost]:
     plugins = [plugin for worker in workers for plugin in [*worker.plugins.values()]]
-    hosts = [plugin.host for plugin in plugins if isinstance(plugin, StagePlugin)]
-    return lambda: any(
-        control.ordered is not None for host in hosts for control in [*host._controls.values()]
-    )
+    return [plugin.host for plugin in plugins if isinstance(plugin, StagePlugin)]
+
+
+def _controls(hosts: Iterable[StageHost]) -> list[Control]:
+    return [control for host in hosts for control in [*host._controls.values()]]
 
 
 def wait_until(

@@ -11,18 +11,21 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Worker
 
 import dasktune as dt
 from dasktune.engine.timeouts import Waits
 from dasktune.sequences import MultiStep
-from tests.holding import pass_gate
+from tests.holding import pass_gate, save_order, wait_until
 
 
 class Follow(dt.Trainer):
-    """Follows its learning rate; passes a gate after so many steps."""
+    """Follows its learning rate; after so many steps it passes a gate.
 
-    ignored_config = ("log", "hold", "hold_after")
+    With `told_to_save`, it goes on from there when its driver has told it to save at that step.
+    """
+
+    ignored_config = ("log", "hold", "hold_after", "told_to_save")
 
     def build(self, hp: Mapping[str, Any]) -> None:
         self.x, self.done, self.lr = 0.0, 0, hp["lr"]
@@ -33,6 +36,8 @@ class Follow(dt.Trainer):
     def train(self) -> None:
         if self.done == self.config["hold_after"]:
             pass_gate(self.config["hold"])
+            if self.config["told_to_save"] is not None:
+                wait_until(save_order(Worker._instances, self.config["told_to_save"]))
         self.x, self.done = follow(self.x, self.lr), self.done + 1
         with open(self.config["log"], "a") as file:
             file.write(f"{self.done} {self.x.hex()}\n")

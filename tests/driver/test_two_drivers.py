@@ -49,6 +49,7 @@ class Drivers:
             "hold_after": HELD,
             "lease_seconds": 60.0,
             "checkpoint_every": None,
+            "told_to_save": None,
             **more,
         }
         self.running.append(
@@ -170,7 +171,7 @@ def test_a_driver_that_comes_later_goes_on_from_what_there_is(drivers: Drivers) 
 def test_a_stage_that_begins_inside_another_drivers_waits(drivers: Drivers) -> None:
     """The first trains 0-80; the second needs branches at 6, which is behind it, and at 60."""
     common = {"steps": 80, "rates": [0.1]}
-    ahead = {"milestones": [100], "hold_after": 10, "checkpoint_every": 8}
+    ahead = {"milestones": [100], "hold_after": 10, "told_to_save": 60, "checkpoint_every": 8}
     with drivers.gate("first"):
         first = drivers.start("first", [0.5], **common, **ahead)
         drivers.wait_until(lambda: drivers.trained("first").total() == 10)
