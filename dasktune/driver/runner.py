@@ -31,9 +31,10 @@ from dasktune.driver.attempts import (
     StateRecorded,
 )
 from dasktune.driver.audits import Audits, NoAudits
-from dasktune.driver.connection import AttemptFinished, ClusterMessage, Connection
+from dasktune.driver.connection import AttemptFinished, Connection
 from dasktune.driver.fair_share import FairShare
 from dasktune.driver.heartbeat import Heartbeat, NoHeartbeat
+from dasktune.driver.inbox import InboxMessage, TurnMessage, joins_together
 from dasktune.driver.lease_messages import (
     CommitsFound,
     LeaseAnswered,
@@ -74,6 +75,7 @@ from dasktune.graph.events import (
     WorkerJoined,
     WorkerLeaving,
     WorkerLost,
+    WorkersJoined,
 )
 from dasktune.logs import about
 from dasktune.needs import Offer
@@ -93,11 +95,6 @@ LOOK_UP = Patience(seconds=LOOK_UP_SECONDS, request=LOOK_UP_SECONDS)
 
 
 Result = TypeVar("Result")
-
-InboxMessage = (
-    ClusterMessage | LeaseMessage | KeysHashed | LookUpEnded | LookedUp | CommitsRead | Tick
-)
-"""All that the driver's loop receives from other threads and processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,9 +228,7 @@ class DaskRunner:
             self._take(begin(self._now(), len(joined)))
             self._refuse_unmet([event.offer for event in joined])
             self._tell(self._share.lent)
-            for event in joined:
-                self._welcome(event)
-                self._take(self._engine.handle(event, self._now()))
+            self._let_join(joined)
             self._carry_out()
             while not (self._engine.finished and self._engine.view.is_idle):
                 if self._stop.is_set() or self._meter.reached() is not None:
@@ -305,7 +300,7 @@ class DaskRunner:
         if self._on_turn is not None:
             self._on_turn(self._snapshot())
 
-    def _next_messages(self) -> list[InboxMessage]:
+    def _next_messages(self) -> list[TurnMessage]:
         """Wait for messages until something is due; return all that are there."""
         due = self._engine.next_tick(self._now())
         wait = LOOP_SECONDS if due is None else min(LOOP_SECONDS, due - self._now())
@@ -316,9 +311,9 @@ class DaskRunner:
                 received.append(self._inbox.get_nowait())
         except queue.Empty:
             pass
-        return received or [Tick()]
+        return joins_together(received or [Tick()])
 
-    def _receive(self, message: InboxMessage) -> None:
+    def _receive(self, message: TurnMessage) -> None:
         """Handle one message of any sender."""
         match message:
             case StageMessages():
@@ -331,14 +326,8 @@ class DaskRunner:
                 self._tell(message)
             case PredictionAnswer():
                 self._predicted(message)
-            case WorkerJoined(worker=worker) if worker in self._lost:
-                self._lost.join(message)
-            case WorkerJoined(worker=worker):
-                self._welcome(message)
-                if self._cluster.workers.knows(worker):
-                    self._tell(message)
-                if worker in self._leaving:
-                    self._tell(WorkerLeaving(worker=worker))
+            case WorkersJoined():
+                self._let_join(message.workers)
             case WorkerLost():
                 self._worker_left(message.worker)
             case LeaveAnnounced(worker=worker):
@@ -523,7 +512,7 @@ class DaskRunner:
         if error is not None:
             raise error
         if lost.joined is not None:
-            self._receive(lost.joined)
+            self._let_join([lost.joined])
 
     def _begin_anew(self) -> bool:
         """Go on with a scheduler that was lost, once it is there again, and with its workers.
@@ -542,8 +531,7 @@ class DaskRunner:
         self._forget_news()
         joined = self._open(self._patience)
         self._tell(self._share.lent)
-        for event in joined:
-            self._receive(event)
+        self._let_join(joined)
         return True
 
     def _forget_news(self) -> None:
@@ -684,8 +672,21 @@ class DaskRunner:
     def _close_evictor(self) -> None:
         self._engine.evicted(self._evictor.close())
 
-    def _welcome(self, event: WorkerJoined) -> None:
-        logger.info("worker %s joined", event.worker, extra=about(worker=event.worker))
+    def _let_join(self, joined: Iterable[WorkerJoined]) -> None:
+        """Handle workers that joined together: all are known before any is given a stage."""
+        ready = []
+        for event in joined:
+            if event.worker in self._lost:
+                self._lost.join(event)
+                continue
+            logger.info("worker %s joined", event.worker, extra=about(worker=event.worker))
+            if self._cluster.workers.knows(event.worker):
+                ready.append(event)
+        if ready:
+            self._tell(WorkersJoined(workers=tuple(ready)))
+        for event in ready:
+            if event.worker in self._leaving:
+                self._tell(WorkerLeaving(worker=event.worker))
 
     def _beat(self) -> None:
         """Write the run status now and then, and claim the run's share of the workers."""

@@ -40,6 +40,7 @@ from dasktune.graph.events import (
     WorkerJoined,
     WorkerLeaving,
     WorkerLost,
+    WorkersJoined,
 )
 from dasktune.graph.frontier import Failure, Frontier
 from dasktune.graph.matching import Matching
@@ -234,7 +235,9 @@ class Dispatcher:
         """Handle one event at time `now` (seconds); return the instructions that follow."""
         match event:
             case WorkerJoined():
-                self._worker_joined(event)
+                self._placing.join([event])
+            case WorkersJoined():
+                self._placing.join(event.workers)
             case WorkerLeaving():
                 self._worker_leaving(event.worker)
             case WorkerGone():
@@ -336,9 +339,6 @@ class Dispatcher:
         return self._wanted
 
     # --------------------------------------------------------------------- workers
-
-    def _worker_joined(self, event: WorkerJoined) -> None:
-        self._placing.join(event.worker, event.offer, event.host)
 
     def _worker_leaving(self, worker: str) -> None:
         self._placing.retire(worker)

@@ -46,6 +46,13 @@ class WorkerJoined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersJoined:
+    """Several workers can take stages; all are known before any of them is given a stage."""
+
+    workers: tuple[WorkerJoined, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLeaving:
     """A worker will be gone soon: it gets no more stages, and ends what it has at its next step."""
 
@@ -235,6 +242,7 @@ class Tick:
 
 Event = (
     WorkerJoined
+    | WorkersJoined
     | WorkerLeaving
     | WorkerGone
     | WorkerLost

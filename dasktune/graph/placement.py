@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
 
 from dasktune.graph.attempts import QUEUE_LENGTH, Attempt, DispatchOptions, Slot
-from dasktune.graph.events import RunStage
+from dasktune.graph.events import RunStage, WorkerJoined
 from dasktune.graph.frontier import Frontier, start_of
 from dasktune.graph.market import Market
 from dasktune.graph.matching import Matching, Wanted
 from dasktune.graph.plan import Node, Place
 from dasktune.graph.speeds import Speeds
 from dasktune.graph.trust import Trust
-from dasktune.needs import Offer
 
 
 class Placing:
@@ -104,12 +103,16 @@ class Placing:
             dues += [] if patience is None else [patience]
         return min(dues, default=None)
 
-    def join(self, worker: str, offer: Offer, host: str) -> None:
-        """Add an idle worker, if it has what every stage needs."""
-        if worker not in self.slots and self.matching.join(worker, offer):
-            self.slots[worker] = Slot(worker, offer.kind)
-            self.trust.join(worker, host)
-            self._note_idle(worker)
+    def join(self, joined: Iterable[WorkerJoined]) -> None:
+        """Add idle workers: those that have what every stage needs."""
+        before = len(self.slots)
+        for event in joined:
+            worker, offer = event.worker, event.offer
+            if worker not in self.slots and self.matching.join(worker, offer):
+                self.slots[worker] = Slot(worker, offer.kind)
+                self.trust.join(worker, event.host)
+                self._note_idle(worker)
+        if len(self.slots) > before:
             self._count_slots()
 
     def raised(self, worker: str, place: Place, message: str, now: float) -> list[Place]:

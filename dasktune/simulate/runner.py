@@ -27,6 +27,7 @@ from dasktune.graph.events import (
     Tick,
     TrainingEnded,
     WorkerJoined,
+    WorkersJoined,
 )
 from dasktune.simulate.budget import SimulatedBudget
 from dasktune.simulate.incumbents import Incumbents
@@ -145,8 +146,8 @@ class SimulatedRunner:
         workers = len(self._workers)
         self._carry_out(self.engine.begin(tuner, place=0, capacity=workers, now=self.now))
         self.now = self._conditions.overheads.begin
-        for worker in self._workers.values():
-            self.tell(WorkerJoined(worker=worker.name, kind=worker.kind))
+        joined = (WorkerJoined(worker=each.name, kind=each.kind) for each in self._workers.values())
+        self.tell(WorkersJoined(workers=tuple(joined)))
 
     @property
     def has_ended(self) -> bool:

@@ -24,6 +24,7 @@ from dasktune.graph.events import (
     TrainingEnded,
     WorkerGone,
     WorkerJoined,
+    WorkersJoined,
 )
 from dasktune.graph.frontier import start_of
 from dasktune.graph.keys import root_key
@@ -82,8 +83,9 @@ class Table:
         self.count += 1
 
     def join(self, **kinds: str) -> None:
-        for worker, kind in kinds.items():
-            self.tell(WorkerJoined(worker=worker, kind=kind))
+        """Add workers that join together."""
+        joined = (WorkerJoined(worker=worker, kind=kind) for worker, kind in kinds.items())
+        self.tell(WorkersJoined(workers=tuple(joined)))
 
     def tell(self, event: Event) -> None:
         self.carry_out(self.dispatcher.handle(event, self.now))
@@ -116,6 +118,20 @@ def test_stage_goes_where_its_class_has_the_advantage() -> None:
     table.dispatcher._draining = False
     table.tell(Tick())
     assert table.models == {"a": "tree", "b": "net"}
+
+
+def test_workers_that_join_together_are_compared() -> None:
+    table = Table()
+    table.trial("net")
+    table.join(a="old", b="new")
+    assert table.models == {"b": "net"}, "the old worker is named first"
+
+
+def test_workers_that_join_together_are_weighed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, weighed = Table(), []
+    monkeypatch.setattr(table.dispatcher.frontier, "reweigh", lambda: weighed.append(1))
+    table.join(a="old", b="new", c="other", d="old")
+    assert weighed == [1]
 
 
 def test_last_stage_waits_for_the_faster_worker() -> None:

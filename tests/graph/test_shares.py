@@ -151,7 +151,7 @@ class Cluster(RuleBasedStateMachine):
                 if len(lent[poor]) >= claim.workers or not may_move:
                     continue
                 assert len(lent[rich]) <= other.workers  # none has what it cannot use
-                if not any(self.usable.values()):
+                if all(each is None for each in self.usable.values()):
                     # Studies that miss a part of a worker take turns with it.
                     even = even_shares(self.claims, sum(map(len, lent.values())))
                     assert even[poor] - len(lent[poor]) < 1

@@ -36,6 +36,7 @@ from dasktune.graph.events import (
     StopStage,
     Tick,
     WorkerJoined,
+    WorkersJoined,
 )
 from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
@@ -185,8 +186,12 @@ class Driver:
         if self.evictor is not None:
             self.evictor.open()
         self._take(begin_tuner(self.engine, place, {}, study.now, len(study.workers)))
-        for worker in study.workers.values():
-            self.tell(WorkerJoined(worker=worker.name))
+        self.join(study.workers)
+
+    def join(self, workers: Iterable[str]) -> None:
+        """Handle workers that join together."""
+        joined = (WorkerJoined(worker=worker) for worker in workers)
+        self.tell(WorkersJoined(workers=tuple(joined)))
 
     @property
     def held_leases(self) -> list[str]:

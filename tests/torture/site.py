@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from dasktune.engine.event_log import replay
-from dasktune.graph.events import RunStage, WorkerJoined
+from dasktune.graph.events import RunStage
 from dasktune.worker.messages import StageEnded
 from tests.torture.books import check
 from tests.torture.driver import Driver
@@ -306,7 +306,7 @@ class Site:
         return worker
 
     def _join_and_tell(self) -> None:
-        self.driver.tell(WorkerJoined(worker=self._join().name))
+        self.driver.join([self._join().name])
 
     def _victim(self) -> Worker | None:
         workers = list(self.study.workers.values())
@@ -338,8 +338,7 @@ class Site:
         self._let_go_of_all()
         for name in lost:
             self.driver.abandon(name)
-        for worker in self.study.workers.values():
-            self.driver.tell(WorkerJoined(worker=worker.name))
+        self.driver.join(self.study.workers)
         for name in lost:
             self.driver.lose(name, is_blameless=True)
 
