@@ -467,6 +467,7 @@ class Workers:
             kind=greeting["class"],
             tags=frozenset(greeting["tags"]),
             host=_host_of(address),
+            numerics=greeting["numerics"],
         )
 
     def _problem_of(self, address: str, greeting: Mapping[str, Any]) -> str | None:

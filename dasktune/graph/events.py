@@ -31,6 +31,9 @@ class WorkerJoined:
         The words that it is marked with, which needs may ask for.
     host
         The host that it runs on; empty if that is not known.
+    numerics
+        The name of its numeric class: on workers of one, the same steps give the same bits. Empty
+        where all are taken for one.
     """
 
     worker: str
@@ -38,6 +41,7 @@ class WorkerJoined:
     kind: str = ""
     tags: frozenset[str] = frozenset()
     host: str = ""
+    numerics: str = ""
 
     @property
     def offer(self) -> Offer:

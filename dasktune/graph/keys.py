@@ -44,6 +44,27 @@ def root_key(fingerprint: str, seed: int) -> str:
     return blake2b(text, digest_size=DIGEST_NBYTES).hexdigest()
 
 
+def named_key(key: str, facts: Mapping[str, Value]) -> str:
+    """Return the key of a state for whose training further facts count; `key` without facts.
+
+    A fact is something that the trainer does not see among the values and that changes what it
+    gives, such as the numeric class of its workers. Keys that name no fact stay as they are.
+
+    Examples
+    --------
+    >>> key = root_key("abc", 0)
+    >>> named_key(key, {}) == key
+    True
+    >>> named_key(key, {"class": "cuda A100"}) == named_key(key, {"class": "cuda H100"})
+    False
+    """
+    if not facts:
+        return key
+    named = (encode_value(name) + encode_value(value) for name, value in sorted(facts.items()))
+    body = b"".join([b"facts", encode_value(key), *named])
+    return blake2b(body, digest_size=DIGEST_NBYTES).hexdigest()
+
+
 def encode_value(value: Value) -> bytes:
     """Return the canonical bytes of one value.
 
@@ -172,6 +193,10 @@ class Chain:
             return self.base
         body = bytes.fromhex(self.base) + _PACK_LENGTH(self.length) + self.values
         return blake2b(body, digest_size=DIGEST_NBYTES).hexdigest()
+
+    def named(self, facts: Mapping[str, Value]) -> Chain:
+        """Return the position from which on facts count (`named_key`), before its first step."""
+        return Chain(named_key(self.key, facts)) if facts else self
 
     def extend(self, values: bytes, steps: int) -> Chain:
         """Return the position `steps` further, with these values at each of them."""

@@ -9,6 +9,9 @@ from importlib import metadata
 
 from dasktune import __version__
 
+NUMERICS = "numerics"
+"""Name of the numeric class in the environment of a training on a worker."""
+
 
 def environment(device: str) -> dict[str, object]:
     """Return the versions and the device of a training in this process; JSON.
@@ -28,6 +31,8 @@ def environment(device: str) -> dict[str, object]:
 def is_same_environment(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
     """Return whether two trainings had the same versions and the same kind of device.
 
+    The numeric class counts where both environments name one: older ones do not.
+
     Examples
     --------
     >>> first, second = {"numpy": "2.1", "device": "cuda:0"}, {"numpy": "2.1", "device": "cuda:1"}
@@ -35,12 +40,17 @@ def is_same_environment(one: Mapping[str, object], other: Mapping[str, object]) 
     True
     >>> is_same_environment(first, {"numpy": "2.1", "device": "cpu"})
     False
+    >>> is_same_environment({"numerics": "cuda A100"}, {"numerics": "cuda H100"})
+    False
     """
-    return _of_any_index(one) == _of_any_index(other)
+    unnamed = {NUMERICS} if NUMERICS not in one or NUMERICS not in other else set()
+    return _what_counts(one, unnamed) == _what_counts(other, unnamed)
 
 
-def _of_any_index(environment: Mapping[str, object]) -> dict[str, object]:
-    return {**environment, "device": str(environment.get("device", "")).partition(":")[0]}
+def _what_counts(environment: Mapping[str, object], left_out: set[str]) -> dict[str, object]:
+    device = str(environment.get("device", "")).partition(":")[0]
+    parts = {**environment, "device": device}
+    return {name: value for name, value in parts.items() if name not in left_out}
 
 
 @cache

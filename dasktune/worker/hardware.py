@@ -1,7 +1,8 @@
 """The hardware of a worker: its compute class and its tags, found without configuration.
 
-Workers of equal description are one *compute class*: they are equally fast. A study is told
-the name of the class, and the tags, when it greets a worker.
+Workers of equal description are one *compute class*: they are equally fast. Workers on which the
+same steps give the same bits are one *numeric class*. A study is told the names of both, and the
+tags, when it greets a worker.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ CLASS = "DASKTUNE_CLASS"
 
 TAGS = "DASKTUNE_TAGS"
 """Variable with the tags of a worker: words with commas or spaces between."""
+
+NUMERICS = "DASKTUNE_NUMERICS"
+"""Variable that names a worker's numeric class by hand, in place of its hardware."""
 
 CPU_NOISE = re.compile(
     r"\((R|TM)\)|®|™|@.*|\b(CPU|Processor|\d+-Core|AMD|Intel|Genuine)\b", re.IGNORECASE
@@ -108,6 +112,27 @@ class Hardware:
         return frozenset(words - {""})
 
     @property
+    def numerics(self) -> str:
+        """The name of its numeric class: the GPU's model, or the processor's architecture.
+
+        The driver's whole name of the GPU counts: libraries choose other kernels for a part of a
+        GPU, or for one with other memory, and other kernels round otherwise.
+
+        Examples
+        --------
+        >>> plain = Hardware(cpu="AMD EPYC 7763", architecture="x86_64", cores=8, memory=2**36)
+        >>> plain.numerics
+        'cpu x86_64'
+        >>> from dataclasses import replace
+        >>> a100 = Gpu(model="NVIDIA A100-SXM4-40GB", nbytes=40960 * 2**20)
+        >>> replace(plain, gpu=a100, gpus=0.5).numerics
+        'cuda NVIDIA A100-SXM4-40GB'
+        """
+        if not self.gpus:
+            return f"cpu {self.architecture}".rstrip()
+        return "cuda" if self.gpu is None else f"cuda {self.gpu.model}"
+
+    @property
     def _gpu_model(self) -> str:
         return "" if self.gpu is None else _plain(GPU_NOISE, self.gpu.model)
 
@@ -144,6 +169,11 @@ def describe_worker(resources: Mapping[str, float]) -> dict[str, object]:
 def class_of(hardware: Hardware) -> str:
     """Return the name of this worker's compute class: the one given by hand, or the hardware's."""
     return os.environ.get(CLASS, "").strip() or hardware.name
+
+
+def numerics_of(hardware: Hardware) -> str:
+    """Return the name of this worker's numeric class: given by hand, or the hardware's."""
+    return os.environ.get(NUMERICS, "").strip() or hardware.numerics
 
 
 def tags_of(hardware: Hardware, resources: Mapping[str, float]) -> frozenset[str]:

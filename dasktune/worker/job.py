@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from uuid import uuid4
 
@@ -13,7 +13,7 @@ from dasktune.errors import ClusterError
 from dasktune.graph.keys import Chain
 from dasktune.needs import Needs
 from dasktune.trainer.code import TrainerCode, unpack
-from dasktune.trainer.environment import environment
+from dasktune.trainer.environment import NUMERICS, environment
 from dasktune.types import Metrics, Step
 from dasktune.worker.gpus import has_gpus_of_its_own, sees_too_many
 
@@ -94,6 +94,11 @@ class Job:
     report_every: int
     saves_by_time: bool = True
     environment: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def numerics(self) -> str:
+        """The name of the numeric class on which it trains; empty if it is not known."""
+        return str(self.environment.get(NUMERICS, ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +221,8 @@ def open_job(
         If the code cannot be opened here, a GPU is needed and none can be used, or torch
         would use the GPU of another worker.
     """
+    from dasktune.worker.hardware import hardware_of, numerics_of  # it loads Dask
+
     trainer_class = unpack(plan.code)
     device = "cuda" if resources.get("GPU", 0) > 0 or has_gpus_of_its_own() else "cpu"
     torch = sys.modules.get("torch")
@@ -228,6 +235,9 @@ def open_job(
             "torch used CUDA here before the worker was given its GPUs: the script must do so "
             "only under `if __name__ == '__main__':`, because each worker process reads it, too"
         )
+    hardware = hardware_of(resources)
+    if device == "cpu":  # also on a worker with a GPU that torch cannot use
+        hardware = replace(hardware, gpu=None, gpus=0.0)
     return Job(
         trainer_class=trainer_class,
         config=plan.config,
@@ -235,5 +245,5 @@ def open_job(
         store=plan.store,
         report_every=plan.report_every,
         saves_by_time=plan.saves_by_time,
-        environment=describe(device),
+        environment={**describe(device), NUMERICS: numerics_of(hardware)},
     )

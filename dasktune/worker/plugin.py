@@ -81,6 +81,7 @@ class StagePlugin(WorkerPlugin):
         self.may_profile = may_profile
         self.name = plan.run
         self.problem: str | None = None
+        self.numerics = ""
 
     def setup(self, worker: Worker) -> None:
         """Open the trainer's code and start the host; a failure is kept for `greet`."""
@@ -98,6 +99,7 @@ class StagePlugin(WorkerPlugin):
         except Exception as error:  # noqa: BLE001 - a module of the user's may run here
             self.problem = f"{type(error).__name__}: {error}"
             return
+        self.numerics = job.numerics
         self.host = StageHost(job, self._emit, self._give_up_from_thread)
         if self.plan.needs_process:
             give_own_generator()  # now that the store's client is loaded, too
@@ -393,6 +395,7 @@ def greet(run: str, dask_worker: Worker) -> dict[str, object]:
         "problem": NO_PLUGIN if plugin is None else plugin.problem,
         "resources": resources,
         **describe_worker(resources),
+        "numerics": "" if plugin is None else plugin.numerics,
         "threads": dask_worker.state.nthreads,
         "leaving": plugin is not None and plugin.is_leaving,
     }

@@ -58,8 +58,11 @@ def test_workers_with_other_resources_are_other_classes(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_workers_say_class_and_tags_of_their_environment(tmp_path: Path) -> None:
-    old = {"DASKTUNE_CLASS": "old", "DASKTUNE_TAGS": "lab3"}
+    old = {"DASKTUNE_CLASS": "old", "DASKTUNE_TAGS": "lab3", "DASKTUNE_NUMERICS": "avx2"}
     with unlike_processes({}, old) as client:
-        events = {event.kind: event.tags for event in joined(client, tmp_path)}
+        events = {event.kind: (event.tags, event.numerics) for event in joined(client, tmp_path)}
     own = hardware_of({})
-    assert events == {own.name: own.tags, "old": own.tags | {"lab3"}}
+    assert events == {
+        own.name: (own.tags, own.numerics),
+        "old": (own.tags | {"lab3"}, "avx2"),
+    }

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasktune.errors import InternalError
-from dasktune.graph.keys import BLOCK_STEPS, Chain, encode_value, root_key, runs
+from dasktune.graph.keys import BLOCK_STEPS, Chain, encode_value, named_key, root_key, runs
 from dasktune.sequences import (
     Constant,
     Cosine,
@@ -277,6 +277,27 @@ def test_keys_are_what_they_always_were() -> None:
         "81e61d6c00ea443271058a3b6488ffd1",
         "77c31287d257d359225e597ccc4b79a9",
     ]
+
+
+def test_keys_without_facts_are_those_of_before() -> None:
+    chain = Chain(root_key("abc", 0)).extend(b"values", 7)
+    assert chain.named({}) is chain
+    assert named_key(chain.key, {}) == chain.key
+
+
+def test_facts_count_from_their_position_on() -> None:
+    chain = Chain(root_key("abc", 0)).extend(b"values", 7)
+    facts: list[dict[str, Value]] = [
+        {"class": "cuda A100"},
+        {"class": "cuda H100"},
+        {"devices": 2},
+        {"devices": "2"},
+        {"class": "cuda A100", "devices": 2},
+    ]
+    keys = {chain.named(each).extend(b"values", 3).key for each in facts}
+    assert len(keys | {chain.extend(b"values", 3).key}) == len(facts) + 1
+    assert chain.named({"b": 1, "a": 2}) == chain.named({"a": 2, "b": 1})
+    assert named_key(chain.key, {"class": "a"}) == "6a44e58e6e6f2de695ecc64174bec6f0"
 
 
 def test_fingerprint_and_seed_cannot_be_mixed_up() -> None:

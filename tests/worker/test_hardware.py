@@ -14,9 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dasktune.worker.gpus import Gpu, gpu_of
-from dasktune.worker.hardware import Hardware, class_of, describe_worker, hardware_of, tags_of
+from dasktune.worker.hardware import (
+    Hardware,
+    class_of,
+    describe_worker,
+    hardware_of,
+    numerics_of,
+    tags_of,
+)
 
 PLAIN = Hardware(cpu="", architecture="x86_64", cores=8, memory=2**36)
+
+
+def of_gpu(model: str) -> Hardware:
+    """Return the hardware of a worker with a GPU."""
+    return replace(PLAIN, gpu=Gpu(model=model, nbytes=0), gpus=1.0)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +78,31 @@ def test_class_and_tags_are_given_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("DASKTUNE_TAGS", "Fast, lab3,,")
     assert class_of(PLAIN) == "old"
     assert tags_of(PLAIN, {"tag:big": 1.0, "tag:off": 0.0}) == {"x86_64", "fast", "lab3", "big"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (PLAIN, replace(PLAIN, cpu="EPYC", cores=2, memory=2**30), True),
+        (PLAIN, replace(PLAIN, architecture="aarch64"), False),
+        (PLAIN, replace(PLAIN, gpus=1.0), False),
+        (of_gpu("NVIDIA H100 PCIe"), replace(of_gpu("NVIDIA H100 PCIe"), cores=2, gpus=2.0), True),
+        (of_gpu("NVIDIA H100 PCIe"), of_gpu("NVIDIA A100-SXM4-40GB"), False),
+        (of_gpu("NVIDIA A100-SXM4-40GB"), of_gpu("NVIDIA A100-SXM4-80GB"), False),
+        (of_gpu("NVIDIA H100 80GB HBM3"), of_gpu("NVIDIA H100 80GB HBM3 MIG 1g.10gb"), False),
+    ],
+)
+def test_numeric_class_is_gpu_model_or_architecture(
+    one: Hardware, other: Hardware, is_same: bool
+) -> None:
+    assert (numerics_of(one) == numerics_of(other)) is is_same
+
+
+def test_numeric_class_is_given_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASKTUNE_CLASS", "old")
+    assert numerics_of(PLAIN) == "cpu x86_64", "that names how fast a worker is"
+    monkeypatch.setenv("DASKTUNE_NUMERICS", " avx2 ")
+    assert numerics_of(PLAIN) == "avx2"
 
 
 @given(st.text(max_size=40), st.integers(1, 256))
