@@ -54,6 +54,7 @@ def _figures(curves: Trace) -> dict[str, object]:
         "complete": curves.complete,
         "metrics": list(curves.metrics),
         "overheads": curves.overheads.to_json(),
+        "classes": list(curves.classes),
     }
 
 
@@ -61,7 +62,7 @@ def _npz_note(curves: Trace) -> str:
     """Return a note on what an ``.npz`` lacks, with the flags that replace it."""
     metric, direction = next(iter(curves.directions.items()))
     return (
-        "an .npz keeps no direction, overheads or shared steps: "
+        "an .npz keeps no direction, overheads, shared steps or classes of workers: "
         f"simulate with --metric {metric} --direction {direction.value}"
     )
 
@@ -71,4 +72,5 @@ def _in_words(curves: Trace) -> str:
 
     configurations = count(len(curves.configurations), "configuration")
     steps, metrics = count(curves.steps, "step"), ", ".join(curves.metrics)
-    return f"{configurations}, {curves.complete} of them with all {steps}; {metrics}"
+    classes = f"; on {', '.join(curves.classes)}" if curves.classes else ""
+    return f"{configurations}, {curves.complete} of them with all {steps}; {metrics}{classes}"

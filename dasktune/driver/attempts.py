@@ -117,6 +117,8 @@ class _OpenAttempt:
 
     Attributes
     ----------
+    kind
+        The compute class of its worker.
     held
         The messages that wait until the metrics for the first of them are looked up.
     is_asked
@@ -124,6 +126,7 @@ class _OpenAttempt:
     """
 
     order: RunStage
+    kind: str
     reports: dict[Step, tuple[str, Metrics]] = field(default_factory=dict)
     ended_at: float | None = None
     held: list[StageMessage] = field(default_factory=list)
@@ -189,8 +192,10 @@ class Attempts:
 
     def add(self, order: RunStage, key: str) -> None:
         """Add an attempt that was submitted, and the key that its end will have."""
-        self._open[order.attempt] = _OpenAttempt(order)
-        self._recorder.launched(order, key)
+        attempt = self._view.attempts.get(order.attempt)
+        kind = "" if attempt is None else attempt.kind
+        self._open[order.attempt] = _OpenAttempt(order, kind)
+        self._recorder.launched(order, key, kind)
 
     def order_of(self, attempt: str) -> RunStage | None:
         """Return the order of an attempt of which no end was heard yet."""
@@ -474,7 +479,7 @@ class Attempts:
         paces: Mapping[Step, float] | None = None,
     ) -> Saved:
         """Record the metrics that a durable state at `step` covers; return its event."""
-        self._recorder.metrics(known.order.node, reports, paces)
+        self._recorder.metrics(known.order.node, reports, paces, known.kind)
         self._touched.setdefault(attempt, False)
         metrics = tuple((at, values) for at, _, values in reports)
         return Saved(attempt=attempt, step=step, reports=metrics)

@@ -133,6 +133,7 @@ class Recorder:
         node: Node,
         reports: Iterable[tuple[Step, str, Metrics]],
         paces: Mapping[Step, float] | None = None,
+        kind: str = "",
     ) -> None:
         """Add metrics at or above a node that are final now, as (step, key, metrics).
 
@@ -140,10 +141,19 @@ class Recorder:
         ----------
         paces
             Seconds per step up to those of `reports` for which they are known.
+        kind
+            The compute class on which they were measured; empty if it is unknown.
         """
         root, paces = self._plan.root_key_of(node), paces or {}
         self._batch.metrics.extend(
-            MetricRow(key=key, root=root, step=step, values=metrics, seconds=paces.get(step))
+            MetricRow(
+                key=key,
+                root=root,
+                step=step,
+                values=metrics,
+                seconds=paces.get(step),
+                kind=kind or None,
+            )
             for step, key, metrics in reports
         )
 
@@ -198,8 +208,8 @@ class Recorder:
         """Forget a checkpoint that is not in the store."""
         self._database.forget_checkpoints([key])
 
-    def launched(self, order: RunStage, key: str) -> None:
-        """Add an attempt that was sent to a worker, and the state it starts from."""
+    def launched(self, order: RunStage, key: str, kind: str = "") -> None:
+        """Add an attempt that was sent to a worker of a class, and the state it starts from."""
         if order.start and order.after is None:
             self._used.add(order.node.key_at(order.start))
         self._stages[order.attempt] = StageRow(
@@ -216,6 +226,7 @@ class Recorder:
             repeated=0,
             run=self._run,
             trials=trials_of(order.node),
+            kind=kind,
         )
 
     def started(self, attempt: str, at: float) -> None:

@@ -24,6 +24,17 @@ _GROWTH = 4
 """With several classes, lengths are reviewed when measurements have grown by a quarter."""
 
 
+def model_of(values: Mapping[str, Value]) -> Model:
+    """Return the model of a configuration: its hyper-parameters that are not floats, sorted.
+
+    Examples
+    --------
+    >>> model_of({"width": 8, "lr": 0.1, "kind": "deep"})
+    (('kind', 'deep'), ('width', 8))
+    """
+    return tuple(sorted(pair for pair in values.items() if not isinstance(pair[1], float)))
+
+
 class Mean:
     """Seconds and steps that were measured, of which the older fade."""
 
@@ -283,9 +294,7 @@ class Speeds:
     def _model_of(self, node: Node) -> Model:
         model = self._models.get(node)
         if model is None:
-            values = self._values_at(node.sequences, node.start).items()
-            model = tuple(sorted(pair for pair in values if not isinstance(pair[1], float)))
-            self._models[node] = model
+            model = self._models[node] = model_of(self._values_at(node.sequences, node.start))
         return model
 
 

@@ -21,6 +21,7 @@ from dasktune.simulate.jobs import Mishaps
 from dasktune.simulate.pool import StepSeconds, Values, call_problems, pool_problems, step_seconds
 from dasktune.simulate.result import Simulation
 from dasktune.simulate.runner import Conditions, SimulatedRunner
+from dasktune.traces.classes import pool_on
 from dasktune.traces.timing import EvenPace, Overheads, Pace
 from dasktune.traces.trace import Trace
 from dasktune.types import Direction, Objective, Sequences, Step, Value
@@ -65,7 +66,8 @@ def simulate(
         its `Trace.space`.
     workers
         Number of simulated workers, or the numbers of workers by the name of their class:
-        ``{"fast": 2, "slow": 4}``.
+        ``{"fast": 2, "slow": 4}``. On a trace with several classes, whose times count, these
+        must be classes of the trace.
     metric, direction
         As for `dasktune.create_study`. None takes those of the trace, or its only metric; else
         ``value`` and ``minimize``.
@@ -155,6 +157,7 @@ def simulate(
             *_mishap_problems(straggling, drop, seed),
             *_delay_problems(prediction_seconds),
             *_trace_problems(curves, tuner),
+            *_class_problems(curves, workers, seconds_per_step),
         ]
     )
     conditions = Conditions(
@@ -220,7 +223,7 @@ def _pace(
 ) -> Callable[[Sequences, Step, Step, str], Pace]:
     """Return a function that gives a stage's pace from sequences, start, stop and class."""
     if given is None and isinstance(curves, Trace):
-        return lambda sequences, start, stop, kind: curves.pace(sequences, stop)
+        return lambda sequences, start, stop, kind: curves.pace(sequences, stop, kind)
     if callable(given):
         seconds = step_seconds(given)
         return lambda sequences, start, stop, kind: EvenPace(
@@ -280,6 +283,13 @@ def _delay_problems(seconds: object) -> list[str]:
 def _trace_problems(curves: object, tuner: Tuner) -> list[str]:
     if isinstance(curves, Trace) and tuner.max_steps > curves.steps:
         return [f"max_steps must be <= {curves.steps}, the trace's steps, got {tuner.max_steps}"]
+    return []
+
+
+def _class_problems(curves: object, workers: object, seconds: object) -> list[str]:
+    """Return the classes of workers for which a trace, whose seconds count, has no seconds."""
+    if seconds is None and isinstance(curves, Trace):
+        return pool_on(curves.classes, workers)
     return []
 
 

@@ -13,11 +13,14 @@ A **zarr group** (format 3), in a folder ``*.zarr`` or a file ``*.zarr.zip``:
 ``shared``
     Integers, ``(configuration, 2)``: the earlier configuration with which it shares most of its
     first steps, and how many of them: the tree of the study's stages. May be missing.
+``kinds``
+    Integers, ``(configuration, step)``: the number of the compute class in ``classes`` that
+    measured the seconds of the step, -1 if it is unknown. In version 2 only.
 
 Its attributes:
 
 ``dasktune_trace``
-    1, the version of this format.
+    The version of this format: 2 with classes, else 1.
 ``metrics``
     The names of the metrics, in order.
 ``directions``
@@ -27,6 +30,8 @@ Its attributes:
     `dasktune.sequences.sequence_from_json` reads them.
 ``overheads``
     Seconds by name, as of `dasktune.traces.timing.Overheads`.
+``classes``
+    The names of two or more compute classes. In version 2 only.
 ``digest``
     SHA-256 of the arrays' bytes, little-endian and in C order, one after the other as above: a
     chunk that is missing would be read as empty.
@@ -64,7 +69,10 @@ FORMATS = (".zarr", ".zarr.zip", ".npz")
 """Endings of the name of a trace."""
 
 VERSION = 1
-"""Version of the zarr group."""
+"""Version of the zarr group of a trace without classes."""
+
+VERSION_WITH_CLASSES = 2
+"""Version of the zarr group of a trace with several classes; older releases refuse it."""
 
 ATTRIBUTES = ("metrics", "directions", "configurations", "overheads")
 """Attributes that a zarr group must have."""
@@ -80,6 +88,7 @@ _DIMENSIONS = {
     "measured": ("configuration", "step"),
     "seconds": ("configuration", "step"),
     "shared": ("configuration", "with_and_steps"),
+    "kinds": ("configuration", "step"),
 }
 _BROKEN = (
     *(OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError),
@@ -174,11 +183,12 @@ def _save_zarr(fields: Mapping[str, Any], path: Path) -> None:
         name: np.ascontiguousarray(fields[name]) for name in _DIMENSIONS if fields[name] is not None
     }
     attributes = {
-        "dasktune_trace": VERSION,
+        "dasktune_trace": VERSION_WITH_CLASSES if fields["classes"] else VERSION,
         "metrics": list(fields["metrics"]),
         "directions": fields["directions"],
         "configurations": [dict(each) for each in fields["configurations"]],
         "overheads": fields["overheads"],
+        **({"classes": list(fields["classes"])} if fields["classes"] else {}),
         "digest": _digest(arrays),
     }
     store = _store(path, "w")
@@ -207,10 +217,10 @@ def _load_zarr(path: Path) -> dict[str, Any]:
     try:
         group = zarr.open_group(store, mode="r", zarr_format=3)
         attributes = dict(group.attrs)
-        if attributes.get("dasktune_trace") != VERSION:
+        version = attributes.get("dasktune_trace", "none")
+        if version not in (VERSION, VERSION_WITH_CLASSES):
             raise ConfigurationError(
-                f"must hold a trace of version {VERSION}, got "
-                f"{attributes.get('dasktune_trace', 'none')}"
+                f"must hold a trace of version {VERSION} or {VERSION_WITH_CLASSES}, got {version}"
             )
         held: dict[str, Any] = {name: group[name] for name in _DIMENSIONS if name in group}
         arrays = {name: np.asarray(array[...]) for name, array in held.items()}
@@ -253,7 +263,15 @@ def _fields(attributes: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -
         "directions": attributes["directions"],
         "shared": arrays.get("shared", ()),
         "overheads": attributes["overheads"],
+        "classes": _names(attributes.get("classes", [])),
+        "kinds": arrays.get("kinds"),
     }
+
+
+def _names(listed: object) -> tuple[str, ...]:
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise ConfigurationError(f"classes must be a list of names, got {listed!r}")
+    return tuple(listed)
 
 
 # ----------------------------------------------------------------------------------- npz

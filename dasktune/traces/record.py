@@ -17,7 +17,8 @@ from dasktune.graph.keys import runs
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.sequences import Constant
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import RunRow, StageRow
+from dasktune.storage.database.schema import MetricRow, RunRow, StageRow
+from dasktune.traces.classes import UNKNOWN
 from dasktune.traces.timing import Overheads
 from dasktune.traces.trace import Shared, Trace
 from dasktune.types import Metrics, Objective, Step
@@ -25,11 +26,15 @@ from dasktune.types import Metrics, Objective, Step
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A measured state, and the seconds of a step since the measured state before."""
+    """A measured state, the seconds of a step since the one before, and the class that took them.
+
+    Class and seconds are None if they are unknown.
+    """
 
     step: Step
     metrics: Metrics
     seconds: float | None
+    kind: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +86,8 @@ def trace_of(
     if not paths:
         raise ConfigurationError("there is nothing to make a trace of: no step was measured yet")
     roots = {plan.root_key_of(node) for path in paths for node in path.nodes}
-    seconds = {row.key: row.seconds for root in roots for row in database.metrics(root)}
-    known = {node: list(_measured(node, seconds)) for path in paths for node in path.nodes}
+    rows = {row.key: row for root in roots for row in database.metrics(root)}
+    known = {node: list(_measured(node, rows)) for path in paths for node in path.nodes}
     curves = [[state for node in path.nodes for state in known[node]] for path in paths]
     names = list(objective.metrics)
     names += sorted(
@@ -92,6 +97,8 @@ def trace_of(
     shape = (len(curves), steps)
     values, paces = np.full((*shape, len(names)), np.nan), np.full(shape, np.nan)
     measured = np.zeros(shape, bool)
+    classes = _classes(curves)
+    kinds = np.full(shape, UNKNOWN, np.int16)
     for row, curve in enumerate(curves):
         before = 0
         for state in curve:
@@ -99,6 +106,7 @@ def trace_of(
             measured[row, at] = True
             values[row, at] = [state.metrics.get(name, np.nan) for name in names]
             paces[row, before : state.step] = np.nan if state.seconds is None else state.seconds
+            kinds[row, before : state.step] = classes.get(state.kind or "", UNKNOWN)
             before = state.step
     shared = tuple(_shared([path.nodes for path in paths], steps))
     return Trace(
@@ -110,7 +118,16 @@ def trace_of(
         directions=dict(zip(objective.metrics, objective.directions, strict=True)),
         shared=shared if any(most for _, most in shared) else (),
         overheads=_overheads(database, study_id, roots),
+        classes=tuple(classes) if len(classes) > 1 else (),
+        kinds=kinds if len(classes) > 1 else None,
     )
+
+
+def _classes(curves: Iterable[Iterable[_Measured]]) -> dict[str, int]:
+    """Return the number of each compute class that measured seconds, in the order of names."""
+    timed = (state for curve in curves for state in curve if state.seconds is not None)
+    names = sorted({state.kind for state in timed if state.kind is not None})
+    return {name: number for number, name in enumerate(names)}
 
 
 def _paths(plan: SearchPlan, records: Iterable[TrialRecord]) -> list[_Path]:
@@ -126,8 +143,8 @@ def _paths(plan: SearchPlan, records: Iterable[TrialRecord]) -> list[_Path]:
     return list(by_name.values())
 
 
-def _measured(node: Node, seconds: Mapping[str, float | None]) -> Iterator[_Measured]:
-    """Yield the measured states of a node, in order."""
+def _measured(node: Node, rows: Mapping[str, MetricRow]) -> Iterator[_Measured]:
+    """Yield the measured states of a node, in order; `rows` are those of the database by key."""
     if node.parent is None:
         return
     wanted = sorted(node.metrics)
@@ -136,7 +153,9 @@ def _measured(node: Node, seconds: Mapping[str, float | None]) -> Iterator[_Meas
         here = wanted[bisect_right(wanted, start) : bisect_right(wanted, until)]
         keys = chain.keys(encoded, [step - start for step in here])
         for step, key in zip(here, keys, strict=True):
-            yield _Measured(step, node.metrics[step], seconds.get(key))
+            row = rows.get(key)
+            seconds, kind = (None, None) if row is None else (row.seconds, row.kind)
+            yield _Measured(step, node.metrics[step], seconds, kind)
         chain, start = chain.extend(encoded, until - start), until
 
 

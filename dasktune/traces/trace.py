@@ -19,8 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.graph.speeds import Model, model_of
 from dasktune.sequences import Constant, Piecewise, Sequence, as_sequence, sequence_from_json
 from dasktune.space import Branch, Choice, Space
+from dasktune.traces.classes import ClassSeconds, class_problems
 from dasktune.traces.files import floats, load, save
 from dasktune.traces.timing import MeasuredPace, Overheads
 from dasktune.types import Direction, Objective, Sequences, Step, Value
@@ -62,6 +64,12 @@ class Trace:
         and their number; ``(0, 0)`` for no shared steps. Empty if there are none at all.
     overheads
         Times beside the steps.
+    classes
+        The names of the compute classes that measured the seconds; empty if there was one class
+        alone, or if they are unknown.
+    kinds
+        ``(configurations, steps)``: for each step the number of its class in `classes`, -1 if
+        it is unknown. None without classes.
 
     Raises
     ------
@@ -91,6 +99,8 @@ class Trace:
     directions: Mapping[str, Direction] = field(default_factory=dict)
     shared: tuple[Shared, ...] = ()
     overheads: Overheads = field(default_factory=Overheads)
+    classes: tuple[str, ...] = ()
+    kinds: NDArray[np.integer[Any]] | None = None
 
     def __post_init__(self) -> None:
         refuse(f"trace: {problem}" for problem in _problems(self))
@@ -264,13 +274,20 @@ class Trace:
 
         return recorded
 
-    def pace(self, sequences: Sequences, stop: Step) -> MeasuredPace:
+    def pace(self, sequences: Sequences, stop: Step, kind: str = "") -> MeasuredPace:
         """Return the pace of a trial up to `stop`; 1 second a step if none was measured.
 
         A step without a measured time takes the mean time of its configuration.
+
+        Parameters
+        ----------
+        kind
+            The class of the worker. On a class of the trace, a step that another class measured
+            takes the time that `dasktune.traces.classes` estimates. On all other workers each
+            step takes the time that was measured, whatever its class.
         """
         values = {name: function(max(0, stop - 1)) for name, function in sequences.items()}
-        return self._paces[self._number(values)]
+        return self._paces[kind if kind in self.classes else ""][self._number(values)]
 
     def hyper_parameters(self, sequences: Sequences, step: Step) -> dict[str, Value]:
         """Return the recorded hyper-parameters of a trial at a step."""
@@ -288,20 +305,21 @@ class Trace:
         return {*self._sequences, *recorded}
 
     @cached_property
-    def _paces(self) -> list[MeasuredPace]:
-        rows: list[list[float]] = self._seconds_of_steps().tolist()
-        return [MeasuredPace(tuple(accumulate(row, initial=0.0)), min(row)) for row in rows]
+    def _paces(self) -> dict[str, list[MeasuredPace]]:
+        """The paces of all configurations by class; without a name as they were measured."""
+        shape = self.values.shape[:2]
+        seconds = np.full(shape, np.nan) if self.seconds is None else self.seconds
+        paces = {"": _paces_of(seconds)}
+        if self.kinds is not None:
+            on_classes = ClassSeconds(seconds, self.kinds, self.classes, self._models)
+            paces |= {name: _paces_of(on_classes.on(name)) for name in self.classes}
+        return paces
 
-    def _seconds_of_steps(self) -> NDArray[np.floating[Any]]:
-        """Return `seconds` with every gap filled."""
-        if self.seconds is None:
-            return np.ones(self.values.shape[:2])
-        is_known = np.isfinite(self.seconds)
-        known = np.where(is_known, self.seconds, 0.0).astype(float)
-        totals, counts = known.sum(axis=1), is_known.sum(axis=1)
-        overall = totals.sum() / counts.sum() if counts.any() else 1.0
-        means = np.where(counts > 0, totals / np.maximum(1, counts), overall)
-        return np.where(is_known, known, means[:, None])
+    @property
+    def _models(self) -> list[Model]:
+        """The hyper-parameters of each configuration at its first step, without the floats."""
+        recorded = ({name: each(0) for name, each in row.items()} for row in self._recorded)
+        return [model_of(values) for values in recorded]
 
     @cached_property
     def _sequences(self) -> tuple[Sequence, ...]:
@@ -321,6 +339,17 @@ class Trace:
                 f"{len(self.configurations) - 1} (Trace.space), got {dict(values)!r}"
             )
         return number
+
+
+def _paces_of(seconds: NDArray[np.floating[Any]]) -> list[MeasuredPace]:
+    """Return the pace of each configuration, with every gap filled."""
+    is_known = np.isfinite(seconds)
+    known = np.where(is_known, seconds, 0.0).astype(float)
+    totals, counts = known.sum(axis=1), is_known.sum(axis=1)
+    overall = totals.sum() / counts.sum() if counts.any() else 1.0
+    means = np.where(counts > 0, totals / np.maximum(1, counts), overall)
+    rows: list[list[float]] = np.where(is_known, known, means[:, None]).tolist()
+    return [MeasuredPace(tuple(accumulate(row, initial=0.0)), min(row)) for row in rows]
 
 
 def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -404,6 +433,7 @@ def _problems(trace: Trace) -> list[str]:
         for name in trace.directions
         if name not in trace.metrics
     ]
+    problems += class_problems(trace.classes, trace.kinds, shape[:2])
     return [*problems, *_sharing_problems(trace.shared, count, steps)]
 
 

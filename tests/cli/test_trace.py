@@ -60,7 +60,7 @@ def test_trace_names_the_losses_of_an_npz() -> None:
     first, told = command("trace", STORE, "--out", "a.npz").stdout.splitlines()
     assert first.startswith("a.npz: 4 configurations")
     assert told == (
-        "an .npz keeps no direction, overheads or shared steps: "
+        "an .npz keeps no direction, overheads, shared steps or classes of workers: "
         "simulate with --metric loss --direction minimize"
     )
     assert json.loads(command("trace", STORE, "--out", "b.npz", "--json").stdout)["steps"] == 12

@@ -345,6 +345,20 @@ def test_interrupted_study_goes_on_with_its_tuner(
 # ----------------------------------------------------------------- traces, commands, pages
 
 
+def test_trace_without_classes_is_written_as_before(tmp_path: Path) -> None:
+    with tarfile.open(WRITTEN / "trace.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    old = tmp_path / "trace.zarr"
+    new = Trace.load(old).save(tmp_path / "new.zarr")
+    assert files_of(new) == files_of(old)
+
+
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
 def test_old_trace_is_simulated_with_equal_results(tmp_path: Path) -> None:
     with tarfile.open(WRITTEN / "trace.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")

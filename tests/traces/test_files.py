@@ -154,14 +154,16 @@ def test_load_other_folder_or_group_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"empty\.zarr: holds no zarr group"):
         Trace.load(empty)
     zarr.create_group(tmp_path / "other.zarr")
-    with pytest.raises(ConfigurationError, match="must hold a trace of version 1, got none"):
+    with pytest.raises(ConfigurationError, match="must hold a trace of version 1 or 2, got none"):
         Trace.load(tmp_path / "other.zarr")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dasktune_trace": 2}, "must hold a trace of version 1, got 2"),
+        ({"dasktune_trace": 3}, "must hold a trace of version 1 or 2, got 3"),
+        ({"classes": "fast"}, "classes must be a list of names, got 'fast'"),
+        ({"classes": ["fast", "slow"]}, "kinds must be there for a trace with classes"),
         ({"metrics": ["accuracy"]}, r"with 2 configurations and 1 metrics, got \(2, 3, 2\)"),
         ({"configurations": [1, 2]}, "configurations must be JSON objects, one for each"),
         ({"configurations": None}, "attributes must be those of a trace"),

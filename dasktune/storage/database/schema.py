@@ -18,7 +18,7 @@ from dasktune.errors import CorruptRecordError
 from dasktune.storage.database.columns import ExactFloat, JsonText, MetricsText
 from dasktune.types import Metrics, Step
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 """Revisions of the tables, oldest first; `dasktune.storage.migrations` leads to the last."""
 
 META_VERSION = 3
@@ -100,7 +100,7 @@ class MetricRow:
     """The metrics of the state of one key; the first row of a key stands.
 
     `seconds` is the mean time of a step since the last row, evaluation included; None if it was
-    not measured.
+    not measured. `kind` is the compute class of the worker that measured it; None if unknown.
     """
 
     key: str
@@ -108,6 +108,7 @@ class MetricRow:
     step: Step
     values: Metrics
     seconds: float | None = None
+    kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,8 @@ class StageRow:
     it, and `message` is the reason of a failure. `start_seconds` is the time of building or
     loading the trainer: 0 if the worker held it already, None if the attempt ended before. When
     a trial was paused, `suspend_seconds` is the time from the order to stop, or from the end of
-    its last step, until its state of `snapshot_bytes` was durable.
+    its last step, until its state of `snapshot_bytes` was durable. `kind` is the compute class of
+    `worker`; empty if unknown.
     """
 
     study_id: int
@@ -162,6 +164,7 @@ class StageRow:
     start_seconds: float | None = None
     suspend_seconds: float | None = None
     snapshot_bytes: int | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +319,7 @@ metrics = sa.Table(
     sa.Column("step", sa.BigInteger, nullable=False),
     sa.Column("values", MetricsText, nullable=False),
     sa.Column("seconds", sa.Double),
+    sa.Column("kind", sa.Text),
     sa.Index("dasktune_metrics_root", "root", "key"),
 )
 
@@ -357,6 +361,7 @@ stages = sa.Table(
     sa.Column("start_seconds", sa.Double),
     sa.Column("suspend_seconds", sa.Double),
     sa.Column("snapshot_bytes", sa.BigInteger),
+    sa.Column("kind", sa.Text, nullable=False, server_default=""),
 )
 
 runs = sa.Table(
