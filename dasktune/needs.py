@@ -17,6 +17,9 @@ TAGS = "tags"
 TAG_RESOURCE = "tag:"
 """Begins the name of a Dask resource that is a tag, such as ``tag:lab3`` with the amount 1."""
 
+SIZES = ("GPU", "cores", "memory")
+"""The names of amounts that tell a better class of workers from a worse one, the first first."""
+
 MOST_ALTERNATIVES = 100
 """Most alternatives of one study or configuration."""
 
@@ -46,6 +49,12 @@ class Offer:
     def of(cls, amounts: Mapping[str, float], kind: str = "", tags: Iterable[str] = ()) -> Offer:
         """Return the offer of a worker with these amounts and tags."""
         return cls(kind=kind, amounts=tuple(sorted(amounts.items())), tags=frozenset(tags))
+
+    @property
+    def size(self) -> tuple[float, ...]:
+        """Its amounts of `SIZES`, in that order: the larger, the better while no speed is known."""
+        has = dict(self.amounts)
+        return tuple(has.get(name, 0.0) for name in SIZES)
 
     def __str__(self) -> str:
         named = (pair for pair in self.amounts if not pair[0].startswith(TAG_RESOURCE))

@@ -246,6 +246,9 @@ class Register:
     needs
         What its stages ask of their workers, beside the needs of the study. None where no trial
         of the tuner has needs of its own; beside others that have, `Needs()` for a trial without.
+    model_rank
+        The rank of its model among all models of its sampler when it was drawn, from 0 to 1: higher
+        ranks go to better classes of workers where the speeds leave a choice. None without ranks.
     """
 
     trial: int
@@ -256,6 +259,7 @@ class Register:
     domains: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     seed: int = 0
     needs: Needs | None = None
+    model_rank: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

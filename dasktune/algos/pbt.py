@@ -374,7 +374,12 @@ class PBT(SampledTuner):
         )
         sequences = self._inherited(child, configuration)
         self._add(child, sequences)
-        return self.register(configuration, sequences)
+        # Of a model that is searched apart, the child has the rank of the model of its donors.
+        ancestor = donor
+        while (parent := self._members[ancestor].parent) is not None:
+            ancestor = parent
+        model_rank = self.source.model_rank(ancestor)
+        return replace(self.register(configuration, sequences), model_rank=model_rank)
 
     def _explored(self, point: Mapping[str, Value], rng: np.random.Generator) -> Configuration:
         options = self.options

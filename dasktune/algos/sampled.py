@@ -223,7 +223,7 @@ class SampledTuner(Tuner):
         check_horizon((configuration,), self.max_steps)
         if self.source.logged:
             self._proposed.append(proposal)
-        return self.register(configuration)
+        return replace(self.register(configuration), model_rank=self.source.model_rank(trial))
 
     def register(
         self, configuration: Configuration, sequences: Sequences | None = None

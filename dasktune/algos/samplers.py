@@ -64,6 +64,10 @@ class Source(ABC):
         """The models that it searches apart, with their weights; empty if it does not."""
         return []
 
+    def model_rank(self, trial: int) -> float | None:
+        """Return the rank of an accepted trial's model, from 0 to 1; None without ranks."""
+        return None
+
     def due_models(self) -> list[int]:
         """Return the models whose priority must be computed anew; each is returned once."""
         return []

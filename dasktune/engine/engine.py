@@ -689,6 +689,7 @@ class Engine:
             seed=decision.seed,
             alone=Alone() if self._trains_alone else None,
             needs=decision.needs,
+            model_rank=decision.model_rank,
         )
         self._changed[number] = None
         self._make_known(self.trials[number])
@@ -698,6 +699,7 @@ class Engine:
             *(trial.number, trial.sequences, trial.max_steps, trial.seed),
             is_alone=trial.alone is not None,
             needs=self._needs(trial),
+            model_rank=trial.model_rank,
         )
         self._todo.extend(instructions)
 

@@ -66,6 +66,8 @@ class TrialRecord:
         Since when it is trained alone; None if it shares steps with other trials.
     needs
         What its tuner says that its stages ask of their workers; None for nothing.
+    model_rank
+        The rank of its model, as in `dasktune.types.Register`.
     """
 
     number: int
@@ -86,6 +88,7 @@ class TrialRecord:
     seed: int = 0
     alone: Alone | None = None
     needs: Needs | None = None
+    model_rank: float | None = None
 
     @property
     def value(self) -> float | None:
@@ -128,6 +131,7 @@ class TrialRecord:
             "domains": dict(self.domains),
             "seed": self.seed,
             **({} if self.needs is None else {"needs": self.needs.to_json()}),
+            **({} if self.model_rank is None else {"model_rank": self.model_rank}),
         }
 
     @classmethod

@@ -114,11 +114,17 @@ class Dispatcher:
         *,
         is_alone: bool = False,
         needs: Needs | None = None,
+        model_rank: float | None = None,
     ) -> list[Instruction]:
         """Make a trial known up to `max_steps`, without asking for its training."""
-        leaf = self.plan.register(trial, sequences, max_steps, seed, is_alone=is_alone, needs=needs)
-        if needs is not None:
-            self.frontier.needs_changed(leaf)
+        leaf = self.plan.register(
+            *(trial, sequences, max_steps, seed),
+            is_alone=is_alone,
+            needs=needs,
+            model_rank=model_rank,
+        )
+        if needs is not None or model_rank is not None:
+            self.frontier.group_again(leaf)
         return self._take()
 
     def separate(self, trial: int, sequences: Sequences, max_steps: Step, seed: int = 0) -> Step:
@@ -129,9 +135,15 @@ class Dispatcher:
         int
             The last of its steps that was trained before, as far as is known; 0 if none was.
         """
-        needs = next(iter(self.plan.paths[trial].needs), None)
+        path = self.plan.paths[trial]
+        needs = next(iter(path.needs), None)
         nodes = self.plan.remove(trial)
-        self.plan.register(trial, sequences, max_steps, seed, is_alone=True, needs=needs)
+        self.plan.register(
+            *(trial, sequences, max_steps, seed),
+            is_alone=True,
+            needs=needs,
+            model_rank=path.model_rank,
+        )
         reached = [(self.frontier.work(node).trained, node.start) for node in nodes]
         return max((step for step, start in reached if step > start), default=0)
 

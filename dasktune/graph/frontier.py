@@ -4,7 +4,8 @@ For each node of the plan that matters now, the frontier knows whether its stage
 trained, from which step, and how long the longest path through it is. A change walks up
 from the changed node and ends where nothing changes any more. Stages that can start now
 lie in heaps, one for each group: the tuner's priority first, then the longest path
-[Hippo 4.3]. A group are those with equal needs for which the classes of workers are equally fast.
+[Hippo 4.3]. A group are those with equal needs for which the classes of workers are equally fast,
+and whose models rank alike.
 
 The *active* nodes are exactly those in `dasktune.graph.tree.build_stage_tree`.
 """
@@ -18,6 +19,7 @@ from heapq import heappop, heappush
 from itertools import chain
 
 from dasktune.graph.matching import Wanted
+from dasktune.graph.plan import NONE as NO_NEEDS
 from dasktune.graph.plan import Node, Place
 from dasktune.graph.tree import StageTree, stage_tree_of
 from dasktune.types import Step
@@ -28,8 +30,14 @@ StepCost = Callable[[Node], float]
 Profile = tuple[int, ...]
 """How fast the classes of workers are for a node, relative to each other; empty on one class."""
 
-Group = tuple[Profile, Wanted]
-"""The profile and the needs of a stage: what decides for which workers it is."""
+Group = tuple[Profile, Wanted, int]
+"""The profile, the needs and the rank level of a stage: what decides for which workers it is."""
+
+RANK_LEVELS = 4
+"""Ranks of models are sorted into as many levels: each is a group of its own."""
+
+NO_LEVEL = -1
+"""The rank level of a stage whose model has no rank, and of all where workers are alike."""
 
 Entry = tuple[float, float, int, int, Node]
 """Heap entry: -priority, -length, node number, version of the node's work, node."""
@@ -359,12 +367,12 @@ class Frontier:
 
     def _head(self, group: Group, may_run: Callable[[Node], bool]) -> Entry | None:
         """Return the first entry of the ready stages of a group that may start now."""
-        heap, wanted = self._ready[group], group[1]
+        heap = self._ready[group]
         passed_over = []
         node = self._peek(heap, needs_ready=True)
-        while node is not None and not (node.needs == wanted and may_run(node)):
+        while node is not None and not (_belongs(node, group) and may_run(node)):
             entry = heappop(heap)
-            if node.needs == wanted:  # others have been sorted anew by `needs_changed`
+            if _belongs(node, group):  # others have been sorted anew by `group_again`
                 passed_over.append(entry)
             node = self._peek(heap, needs_ready=True)
         head = None if node is None else heap[0]
@@ -374,11 +382,15 @@ class Frontier:
             del self._ready[group]
         return head
 
-    def needs_changed(self, node: Node) -> None:
-        """Sort a ready stage anew, and those above it, after other needs have come to its path."""
+    def group_again(self, node: Node) -> None:
+        """Sort a ready stage anew, and those above it, after needs or ranks of its path changed."""
         for above in node.up():
             work = self._work.get(above)
-            if work is not None and work.active and is_ready(above):
+            if work is None or not work.active or not is_ready(above):
+                continue
+            group = self._group_of(above)
+            known = ((), NO_NEEDS, NO_LEVEL) if work.backlog is None else work.backlog[0]
+            if group != known:
                 self._make_ready(above, work)
 
     def urgency(self, node: Node) -> tuple[float, float]:
@@ -443,15 +455,18 @@ class Frontier:
 
     def _make_ready(self, node: Node, work: Work) -> None:
         priority, then = self._urgency(node, work)
-        profile = self._profile_of(node)
-        group = profile, node.needs
+        group = self._group_of(node)
         entry = (-priority, -then, node.number, work.version, node)
         heappush(self._ready.setdefault(group, []), entry)
-        if profile:
+        if group[0]:
             self._leave_backlog(work)
             seconds = (node.stop - start_of(node)) * self._step_cost(node)
             work.backlog = group, seconds
             self.backlog[group] = self.backlog.get(group, 0.0) + seconds
+
+    def _group_of(self, node: Node) -> Group:
+        profile = self._profile_of(node)
+        return profile, node.needs, rank_level(node) if profile else NO_LEVEL
 
     def _leave_backlog(self, work: Work) -> None:
         """Take the stage of a node out of the backlog."""
@@ -502,6 +517,17 @@ class Frontier:
         below = self.work(best)
         work.length += below.length
         work.priority = max(work.asked, below.priority) if node.requests else below.priority
+
+
+def _belongs(node: Node, group: Group) -> bool:
+    """Whether a stage is still of the group in whose heap it lies, whatever was measured since."""
+    return node.needs == group[1] and (not group[0] or rank_level(node) == group[2])
+
+
+def rank_level(node: Node) -> int:
+    """Return the level of the rank of a stage's model, from 0; `NO_LEVEL` without a rank."""
+    rank = node.model_rank
+    return NO_LEVEL if rank is None else round(rank * (RANK_LEVELS - 1))
 
 
 def start_of(node: Node) -> Step:

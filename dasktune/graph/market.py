@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from dasktune.graph.frontier import Frontier, Profile, start_of
+from dasktune.graph.frontier import RANK_LEVELS, Frontier, Profile, rank_level, start_of
 from dasktune.graph.matching import Wanted
 from dasktune.graph.plan import Node
 from dasktune.graph.prices import NEVER, makespan, prices_of
@@ -88,7 +88,7 @@ class Market:
     def _backlog(self) -> dict[Profile, float]:
         """Return the seconds of the ready stages by profile, with the classes that they need."""
         backlog: dict[Profile, float] = defaultdict(float)
-        for (profile, needs), seconds in self._frontier.backlog.items():
+        for (profile, needs, _), seconds in self._frontier.backlog.items():
             kinds = self._kinds_for(needs)
             if kinds is not None and not kinds:
                 continue  # it waits for workers that may come
@@ -148,6 +148,39 @@ class Market:
         if math.isinf(costs[kind]) or math.isinf(others):
             return _FAR if math.isinf(costs[kind]) else -_FAR
         return math.floor((costs[kind] - others) / _SAME + 0.5)
+
+    def misfit(self, node: Node, kind: str, sizes: Mapping[str, object]) -> tuple[int, float]:
+        """Return how badly the rank of a stage's model fits a class: the least fits best.
+
+        The better classes choose first. The best takes the highest rank that waits, the worst the
+        lowest, and one between them the rank that is as high as the share of the other slots that
+        are worse [1]. It decides between stages of equal `level` only: those for which no measured
+        speed prefers one class to another.
+
+        Parameters
+        ----------
+        sizes
+            What the workers of each class have; it orders classes whose speeds are equal.
+
+        References
+        ----------
+        [1] Kinnison et al., "SHADHO: Massively Scalable Hardware-Aware Distributed Hyperparameter
+        Optimization", section 4.3.
+        """
+        level = rank_level(node)
+        if level < 0:
+            return 0, 0.0
+        goodness = {
+            each: (-self._speeds.seconds_per_step(node, each), sizes[each])
+            for each in self._speeds.slots
+        }
+        own, slots = goodness[kind], self._speeds.slots
+        worse = sum(slots[each] for each, good in goodness.items() if good < own)
+        equal = sum(slots[each] for each, good in goodness.items() if good == own)
+        others = sum(slots.values()) - equal
+        if not others:
+            return 0, 0.0
+        return -worse, abs(level / (RANK_LEVELS - 1) - worse / others)
 
     def waits(
         self,

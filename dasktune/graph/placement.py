@@ -55,6 +55,7 @@ class Placing:
         self._speeds = speeds
         self._options = options
         self._attempts = attempts
+        self._sizes: dict[str, tuple[float, ...]] = {}
         self._idle: dict[str, None] = {}
         self._leaving: set[str] = set()
         self._lent: frozenset[str] | None = None
@@ -110,6 +111,7 @@ class Placing:
             worker, offer = event.worker, event.offer
             if worker not in self.slots and self.matching.join(worker, offer):
                 self.slots[worker] = Slot(worker, offer.kind)
+                self._sizes[offer.kind] = offer.size
                 self.trust.join(worker, event.host)
                 self._note_idle(worker)
         if len(self.slots) > before:
@@ -265,9 +267,10 @@ class Placing:
         """Return the best pair of a ready stage and a slot.
 
         That is the tuner's priority first, then a class that is as good as any for the stage,
-        then the longest path, then the fastest of the classes. There is one stage to look at for
-        each group and class, and those behind it while it should rather wait: so few that they
-        would keep a faster class busy for less time than one of them takes here.
+        then the class that fits the rank of its model, then the longest path, then the fastest of
+        the classes. There is one stage to look at for each group and class, and those behind it
+        while it should rather wait: so few that they would keep a faster class busy for less time
+        than one of them takes here.
         """
         heads = list(self._frontier.heads())
         by_kind: dict[str, list[str]] = {}
@@ -305,7 +308,8 @@ class Placing:
         """Return the rank of a stage on a class among all such pairs: the least goes first."""
         priority, then = self._frontier.urgency(node)
         level = self._market.level(node, seconds, kind)
-        return -priority, level, -then, seconds[kind], node.number
+        misfit = self._market.misfit(node, kind, self._sizes)
+        return -priority, level, *misfit, -then, seconds[kind], node.number
 
     def _may_take(
         self,

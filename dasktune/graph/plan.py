@@ -45,6 +45,9 @@ class Node:
         How many registered trials pass through, those that end here included.
     needs
         The different needs of the trials that have passed through; empty if none had its own.
+    model_rank
+        The highest rank of the models of the trials that have passed through, from 0 to 1; None if
+        none had one.
     curves
         Keeps the values of all curves of the plan.
     is_alone
@@ -60,6 +63,7 @@ class Node:
         "curves",
         "is_alone",
         "metrics",
+        "model_rank",
         "needs",
         "number",
         "parent",
@@ -83,6 +87,7 @@ class Node:
         self.requests: dict[int, float] = {}
         self.passing = 0
         self.needs: frozenset[Needs] = NONE
+        self.model_rank: float | None = None
         self.curves: Curves = Curves() if parent is None else parent.curves
         self.is_alone: bool = parent is not None and parent.is_alone
         self._end: Chain | None = None
@@ -217,6 +222,7 @@ class Path:
     leaf: Node
     sequences: Sequences
     needs: frozenset[Needs]
+    model_rank: float | None = None
 
 
 class SearchPlan:
@@ -295,6 +301,7 @@ class SearchPlan:
         *,
         is_alone: bool = False,
         needs: Needs | None = None,
+        model_rank: float | None = None,
     ) -> Node:
         """Make a trial known up to `steps`; return the node that ends there.
 
@@ -309,18 +316,23 @@ class SearchPlan:
             Whether a new trial is trained alone, with keys of its own (`Node.is_alone`).
         needs
             What its stages ask of their workers; None if it has no needs of its own.
+        model_rank
+            The rank of its model, as in `dasktune.types.Register`.
         """
         path = self.paths.get(trial)
         if path is None:
             own = NONE if needs is None else frozenset({needs})
-            leaf = self._insert(self._root_of(trial, seed, is_alone), sequences, steps, own)
-            self.paths[trial] = Path(leaf, sequences, own)
+            path = Path(self._root_of(trial, seed, is_alone), sequences, own, model_rank)
+            leaf = path.leaf = self._insert(path, steps)
+            self.paths[trial] = path
         elif path.leaf.stop < steps:
-            leaf = path.leaf = self._insert(path.leaf, path.sequences, steps, path.needs)
+            leaf = path.leaf = self._insert(path, steps)
         else:
             leaf = self.cut(self.node_at(trial, steps), steps)
-        if path is not None and needs is not None:
+        if needs is not None and needs not in path.needs:
             self._need(path, needs)
+        if model_rank is not None and path.model_rank is None:
+            self._rank(path, model_rank)
         return leaf
 
     def _need(self, path: Path, needs: Needs) -> None:
@@ -328,6 +340,12 @@ class SearchPlan:
         path.needs = frozenset({needs})
         for node in path.leaf.up():
             node.needs |= path.needs
+
+    def _rank(self, path: Path, model_rank: float) -> None:
+        """Add the rank of a trial's model to a trial that was known without it."""
+        path.model_rank = model_rank
+        for node in path.leaf.up():
+            node.model_rank = _higher(node.model_rank, model_rank)
 
     def forget_needs(self) -> None:
         """Forget the needs of all trials: another run may give them others."""
@@ -417,14 +435,16 @@ class SearchPlan:
             node = node.parent
         return node
 
-    def _insert(self, at: Node, sequences: Sequences, steps: Step, needs: frozenset[Needs]) -> Node:
+    def _insert(self, path: Path, steps: Step) -> Node:
+        """Carry a path on from its end up to `steps`; return the node that ends there."""
+        at, sequences, needs = path.leaf, path.sequences, path.needs
         while at.stop < steps:
             first = encode_at(sequences, at.stop)
             child = at.children.get(first)
             if child is None:
                 child = self._new_node(at, (at.stop, steps), sequences)
                 at.children[first] = child
-                child.passing, child.needs = 1, needs
+                child.passing, child.needs, child.model_rank = 1, needs, path.model_rank
                 if self._on_new is not None:
                     self._on_new(child)
                 return child
@@ -434,6 +454,7 @@ class SearchPlan:
             at.passing += 1
             if not needs <= at.needs:
                 at.needs |= needs
+            at.model_rank = _higher(at.model_rank, path.model_rank)
         return at
 
     def _new_node(self, parent: Node, span: tuple[Step, Step], sequences: Sequences) -> Node:
@@ -447,7 +468,7 @@ class SearchPlan:
         if above is None:
             raise InternalError("the root cannot be split")
         top = self._new_node(above, (node.start, step), node.sequences)
-        top.passing, top.needs = node.passing, node.needs
+        top.passing, top.needs, top.model_rank = node.passing, node.needs, node.model_rank
         above.children[encode_at(node.sequences, node.start)] = top
         top.children[encode_at(node.sequences, step)] = node
         node.parent, node.start = top, step
@@ -460,6 +481,13 @@ class SearchPlan:
         if self._on_split is not None:
             self._on_split(top, node)
         return top
+
+
+def _higher(rank: float | None, other: float | None) -> float | None:
+    """Return the higher of two ranks of models; None counts as lower than any."""
+    if rank is None or other is None:
+        return other if rank is None else rank
+    return max(rank, other)
 
 
 def shared_until(ours: Sequences, theirs: Sequences, start: Step, limit: Step) -> Step:

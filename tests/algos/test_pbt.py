@@ -192,6 +192,16 @@ def test_a_failed_member_is_replaced_once_it_has_reported() -> None:
     assert driver.living == {3, 6}
 
 
+def test_child_has_the_rank_of_the_model_of_its_donor() -> None:
+    driver = Driver(make(population=10, max_steps=20, sampler=dt.Forest(priority=False)))
+    run(driver, np.random.default_rng(3))
+    assert len(driver.registered) > 10
+    rank_of = {"sgd": set[float | None](), "adam": set[float | None]()}
+    for each in driver.registered.values():
+        rank_of[str(each.point["optimizer"])].add(each.model_rank)
+    assert rank_of == {"sgd": {1.0}, "adam": {0.0}}
+
+
 def test_child_keeps_fixed_coordinates_and_branch_of_the_donor() -> None:
     driver = Driver(make(population=10, max_steps=20, fixed=["layers", "lr.gamma"], resample=1.0))
     run(driver, np.random.default_rng(3))

@@ -97,6 +97,18 @@ def test_a_run_that_goes_on_asks_open_questions_again(snapshot_every: int) -> No
     assert restored.source.propose(20) == tuner.source.propose(20)
 
 
+def test_a_run_that_goes_on_places_by_the_same_ranks() -> None:
+    before, _, order = asked_first()
+    before.take(before.engine.predicted(order.subject, PRIORITY, 0.0))
+    work(before)
+    again = Bench(loss, before.trials)
+    again.take(again.engine.resume(new_tuner(), place=0, records=before.log, now=0.0))
+    ranks = {number: path.model_rank for number, path in before.dispatcher.plan.paths.items()}
+    assert len(set(ranks.values())) > 1, "a priority has come, and a trial was drawn after it"
+    plan = again.dispatcher.plan
+    assert {number: path.model_rank for number, path in plan.paths.items()} == ranks
+
+
 def test_a_priority_after_the_end_is_dropped() -> None:
     bench, _, order = asked_first()
     while not bench.engine.finished:

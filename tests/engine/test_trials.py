@@ -64,6 +64,15 @@ def test_record_without_needs_has_its_earlier_document() -> None:
     }
 
 
+def test_record_keeps_the_rank_of_its_model_exactly() -> None:
+    assert "model_rank" not in NEW.to_json()
+    ranked = replace(NEW, model_rank=1 / 3)
+    again = TrialRecord.from_json(
+        json.loads(json.dumps(ranked.to_json())), number=0, state="PAUSED", steps=0
+    )
+    assert again.model_rank == 1 / 3
+
+
 def test_record_with_unsound_needs_is_corrupt() -> None:
     document = {**NEW.to_json(), "needs": [{"GPU": -1}]}
     with pytest.raises(CorruptRecordError, match="trial 3 cannot be read"):

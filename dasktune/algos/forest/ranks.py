@@ -24,6 +24,8 @@ class ModelWeight:
         How much its losses vary; see `dasktune.algos.forest.priority`. None before it is known.
     trials
         The number of its trials so far.
+    rank
+        Its mean rank in the heuristics, from 0 for the lowest possible to 1; None without any.
     """
 
     name: str
@@ -31,6 +33,7 @@ class ModelWeight:
     complexity: float
     priority: float | None
     trials: int
+    rank: float | None = None
 
     def __str__(self) -> str:
         priority = "unknown" if self.priority is None else f"{self.priority:.4g}"
@@ -59,6 +62,18 @@ def ranks(values: Sequence[float]) -> list[float]:
     below = (array[:, None] > array).sum(axis=1)
     equal = (array[:, None] == array).sum(axis=1)
     return [float(rank) for rank in below + (equal + 1) / 2]
+
+
+def mean_ranks(models: int, *heuristics: Sequence[float]) -> list[float]:
+    """Return the mean rank of each model in all heuristics, from 0 for the least to 1.
+
+    Examples
+    --------
+    >>> mean_ranks(3, [7.0, 8.0, 9.0], [0.1, 0.3, 0.2])
+    [0.0, 0.75, 0.75]
+    """
+    means = np.mean([ranks(values) for values in heuristics], axis=0)
+    return [float(mean - 1) / max(1, models - 1) for mean in means]
 
 
 def weights(models: int, *heuristics: Sequence[float]) -> list[float]:

@@ -29,7 +29,7 @@ from dasktune.algos.forest.priority import (
     spread,
     standardised,
 )
-from dasktune.algos.forest.ranks import ModelWeight, weights
+from dasktune.algos.forest.ranks import ModelWeight, mean_ranks, weights
 from dasktune.algos.samplers import Sampler, Source
 from dasktune.algos.sources import source_of
 from dasktune.errors import ConfigurationError, InternalError, refuse
@@ -241,7 +241,7 @@ class ForestSource(Source):
         self._places: dict[Model, int] = {}
         self._of: dict[int, int] = {}
         self._due: list[int] = []
-        self._known_weights: list[float] | None = None
+        self._known_weights: list[tuple[float, float | None]] | None = None
 
     @property
     def model_weights(self) -> list[ModelWeight]:
@@ -253,12 +253,17 @@ class ForestSource(Source):
                 complexity=tree.complexity,
                 priority=tree.priority,
                 trials=tree.trials,
+                rank=rank,
             )
-            for tree, weight in zip(self._trees, self._weights(), strict=True)
+            for tree, (weight, rank) in zip(self._trees, self._weights(), strict=True)
         ]
 
-    def _weights(self) -> list[float]:
-        """Return the weights; they are computed when they may have changed."""
+    def model_rank(self, trial: int) -> float | None:
+        """Return the present rank of the model of a trial; None without heuristics."""
+        return self._weights()[self._of[trial]][1]
+
+    def _weights(self) -> list[tuple[float, float | None]]:
+        """Return weights and ranks; they are computed when they may have changed."""
         if self._known_weights is None:
             heuristics = []
             if self._forest.complexity:
@@ -267,7 +272,11 @@ class ForestSource(Source):
                 # A model of which too little is known ranks highest: it must be tried first.
                 priorities = [tree.priority for tree in self._trees]
                 heuristics.append([math.inf if p is None else p for p in priorities])
-            self._known_weights = weights(len(self._trees), *heuristics)
+            count = len(self._trees)
+            ranks: list[float | None] = [None] * count
+            if heuristics and count > 1:
+                ranks = [*mean_ranks(count, *heuristics)]
+            self._known_weights = [*zip(weights(count, *heuristics), ranks, strict=True)]
         return self._known_weights
 
     # ------------------------------------------------------------------------- proposals
@@ -301,8 +310,12 @@ class ForestSource(Source):
         """Return the place of the next model: drawn, or the next in turn."""
         if not self._forest.complexity and not self._forest.priority:
             return trial % len(self._trees)
-        places = np.searchsorted(np.cumsum(self._weights()), rng.random(), side="right")
+        places = np.searchsorted(self._bounds(), rng.random(), side="right")
         return min(int(places), len(self._trees) - 1)
+
+    def _bounds(self) -> list[float]:
+        """Return the sums of the weights up to each model."""
+        return np.cumsum([weight for weight, _ in self._weights()]).tolist()  # type: ignore[no-any-return]
 
     def accept(self, trial: int, proposal: Proposal) -> Configuration:
         """Return the configuration of a proposal, and give it to the sampler of its model."""

@@ -15,6 +15,7 @@ from dasktune.algos.forest.priority import Priority
 from dasktune.algos.forest.source import Forest, ForestSource
 from dasktune.errors import ConfigurationError
 from dasktune.space import Branch, Float, Space
+from dasktune.types import Register
 
 SPACE = Space(
     kernel=[
@@ -91,6 +92,33 @@ def test_models_are_weighted_by_both_ranks() -> None:
     assert [model.weight for model in source.model_weights] == pytest.approx(
         [4.5 / 12, 5.5 / 12, 2 / 12]
     )
+
+
+def test_a_trial_has_the_rank_of_its_model_when_it_was_drawn() -> None:
+    tuner = Random(SPACE, trials=30, max_steps=4, sampler=Forest())
+    source: Any = tuner.source
+    first = [each for each in tuner.ask(9) if isinstance(each, Register)]
+    known = {"steady": 0.75, "rough": 0.75, "bare": 0.0}
+    assert [each.model_rank for each in first] == [known[kernel_of(each)] for each in first]
+    source.learn_priority(0, Priority(shortest=1.0, longest=2.0))
+    source.learn_priority(1, Priority(shortest=0.1, longest=2.0))
+    later = [each for each in tuner.ask(9) if isinstance(each, Register)]
+    known = {"steady": 0.625, "rough": 0.875, "bare": 0.0}
+    assert [each.model_rank for each in later] == [known[kernel_of(each)] for each in later]
+    assert {kernel_of(each) for each in later} >= {"steady", "rough"}
+    assert [model.rank for model in tuner.model_weights] == [0.625, 0.875, 0.0]
+
+
+def kernel_of(register: Register) -> str:
+    """Return the model of a trial."""
+    return str(register.point["kernel"])
+
+
+def test_models_have_no_rank_without_heuristics() -> None:
+    source = source_of(complexity=False, priority=False)
+    source.accept(0, source.propose(0))
+    assert source.model_rank(0) is None
+    assert [model.rank for model in source.model_weights] == [None] * 3
 
 
 def test_either_heuristic_can_be_switched_off() -> None:
