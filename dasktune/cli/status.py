@@ -9,8 +9,10 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
+from dasktune.algos.forest.ranks import lines_of
 from dasktune.cli.results import shown
 from dasktune.cli.status_report import (
+    MOST_SHOWN,
     DriverStatus,
     ReportedFailure,
     RunningStage,
@@ -111,6 +113,7 @@ class StudyStatus:
             "waits": waits,
             "workers": dict(run.workers),
             "classes": dict(run.classes),
+            "models": [asdict(model) for model in run.models],
             "seconds_left": run.seconds_left,
         }
 
@@ -138,6 +141,7 @@ class StudyStatus:
             *self._audit_lines(),
             f"  last    {when}",
             *self._driver_lines(),
+            *self._model_lines(verbose),
         ]
         parts = {
             "runs" if self.driver is None or self.driver.is_alive else "ran": map(
@@ -186,6 +190,13 @@ class StudyStatus:
             left = duration(self.run.seconds_left)
             lines.append(f"  left    about {left} for what is asked for now")
         return lines
+
+    def _model_lines(self, verbose: bool) -> Iterator[str]:
+        """Yield the models of the last run's forest, the largest weight first."""
+        models = () if self.run is None else self.run.models
+        most = len(models) if verbose else MOST_SHOWN
+        for at, line in enumerate(lines_of(models, most)):
+            yield f"  {'' if at else 'models':<7} {printable(line)}"
 
     def _failures(self, verbose: bool) -> Iterator[str]:
         for failure in self.failures:

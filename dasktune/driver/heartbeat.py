@@ -165,6 +165,7 @@ class Heartbeat:
             workers=self._status.workers,
             classes=self._classes,
             counts=self._counts(),
+            models=tuple(self._engine.model_weights),
         )
         row = replace(self._row, ended=now, how=how, message=message)
         self._write(last.to_row(row))
@@ -233,6 +234,7 @@ class Heartbeat:
                 if attempt.begun and not attempt.ended
             },
             counts=self._counts(),
+            models=tuple(self._engine.model_weights),
         )
 
     def _warn_of_needs(self, waits: Iterable[Wait]) -> None:

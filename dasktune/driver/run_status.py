@@ -7,16 +7,21 @@ heartbeat, `to_figures` gives the numbers for Prometheus, and ``dasktune status`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.storage.database.schema import RunRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Step
 
 CLASSES = "classes"
 """The part of a row's ``workers`` that holds their number by compute class."""
+
+MODELS = "models"
+"""The part of a row's ``workers`` that holds the models of a forest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +98,8 @@ class RunStatus:
         Estimated time for all requests; None if nothing is known.
     counts
         Counts of the driver; None where the status was read from the database.
+    models
+        The models of the tuner's forest with their weights; empty without a forest.
     """
 
     seen: float
@@ -102,6 +109,7 @@ class RunStatus:
     positions: Mapping[str, Step] = field(default_factory=dict)
     seconds_left: float | None = None
     counts: RunCounts | None = None
+    models: tuple[ModelWeight, ...] = ()
 
     def to_row(self, row: RunRow) -> RunRow:
         """Return a run's row with this status."""
@@ -110,17 +118,23 @@ class RunStatus:
             seen=self.seen,
             seconds_left=self.seconds_left,
             waits=[wait.to_json() for wait in self.waits],
-            workers={**self.workers, **({CLASSES: dict(self.classes)} if self.classes else {})},
+            workers={
+                **self.workers,
+                **({CLASSES: dict(self.classes)} if self.classes else {}),
+                **({MODELS: [asdict(model) for model in self.models]} if self.models else {}),
+            },
             positions=dict(self.positions),
         )
 
     @classmethod
     def from_row(cls, row: RunRow) -> RunStatus:
-        """Return the status in a row; parts of waits that are malformed are left out."""
+        """Return the status in a row; parts of waits and models that are malformed are left out."""
+        parts = (CLASSES, MODELS)
         return cls(
             seen=row.seen,
-            workers={name: count for name, count in row.workers.items() if name != CLASSES},
+            workers={name: count for name, count in row.workers.items() if name not in parts},
             classes=_counts_of(row.workers.get(CLASSES)),
+            models=tuple(_models_of(row.workers.get(MODELS))),
             waits=tuple(_wait_of(wait) for wait in row.waits if isinstance(wait, Mapping)),
             positions=row.positions,
             seconds_left=row.seconds_left,
@@ -153,6 +167,13 @@ def _counts_of(document: object) -> dict[str, int]:
     """Return the counts of a document of a row; those that are malformed are left out."""
     pairs = document.items() if isinstance(document, Mapping) else ()
     return {str(name): count for name, count in pairs if isinstance(count, int)}
+
+
+def _models_of(documents: object) -> Iterator[ModelWeight]:
+    """Yield the models of a list of documents; those that are malformed are left out."""
+    for document in documents if isinstance(documents, list) else ():
+        with suppress(LookupError, TypeError, ValueError):
+            yield ModelWeight.from_json(document)
 
 
 def _wait_of(document: Mapping[str, Any]) -> Wait:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from dasktune.algos.base import Inputs, Tuner
 from dasktune.algos.curves.curve import Prediction
 from dasktune.algos.forest.priority import Priority
+from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.engine.event_log import (
     Record,
     call,
@@ -128,6 +129,11 @@ class Engine:
         """Number of trials that the tuner would still begin if it were asked; None if unknown."""
         session = self._session
         return 0 if session is None or session.finished else session.tuner.to_begin
+
+    @property
+    def model_weights(self) -> list[ModelWeight]:
+        """The models of the tuner's space, with their weights; empty without a forest."""
+        return [] if self._session is None else self._session.tuner.model_weights
 
     @property
     def predicting(self) -> bool:

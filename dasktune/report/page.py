@@ -38,7 +38,7 @@ HIGHLIGHTED = 5
 """Number of best trials with a coloured learning curve."""
 
 LISTED = 20
-"""Number of best trials in the table."""
+"""Number of best trials in the table, and of models in theirs."""
 
 FAILURES = 20
 """Most different failures with a shown traceback."""
@@ -183,6 +183,7 @@ def render(content: Content) -> str:
         ranked=len(ranked),
         amounts=amounts(content.summary),
         suspended=suspended(content.summary),
+        models=sorted(content.summary["models"], key=lambda model: -model["weight"])[:LISTED],
         labels={label: _listed(them) for label, them in content.prospects.by_label().items()},
         failures=failed[:FAILURES],
         ways=len(failed),

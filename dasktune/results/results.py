@@ -15,6 +15,7 @@ from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.driver.audit_notes import differences_of, figures_of
 from dasktune.driver.history import History, TunerPlace
 from dasktune.driver.reuse import KnownStates
+from dasktune.driver.run_status import RunStatus
 from dasktune.engine.event_log import Record, Replay, replay
 from dasktune.engine.limits import Used
 from dasktune.engine.trials import (
@@ -40,7 +41,13 @@ from dasktune.results.prediction import (
     predict_trial,
     seconds_of_steps,
 )
-from dasktune.results.summary import Summary, steps_beyond, summarise, suspensions_of
+from dasktune.results.summary import (
+    Summary,
+    models_of,
+    steps_beyond,
+    summarise,
+    suspensions_of,
+)
 from dasktune.results.withdrawn import withdrawn_of
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
@@ -190,7 +197,9 @@ class StudyResults:
         best = self._best_record()
         stages = self.stages()
         spans = ((stage.started, stage.ended) for stage in stages)
-        return summarise(
+        run = self.database.last_run(self.row.id)
+        models = () if run is None else RunStatus.from_row(run).models
+        figures = summarise(
             self.plan,
             self.records,
             steps_executed=sum(stage.steps for stage in stages),
@@ -204,6 +213,7 @@ class StudyResults:
             withdrawn=withdrawn_of(self.history, self.records.values),
             suspensions=suspensions_of(stages),
         )
+        return {**figures, "models": models_of(models)}
 
     @property
     def differences(self) -> list[Record]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean, pstdev
 from typing import TypedDict
 
+from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.driver.audit_notes import AuditFigures
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import Node, SearchPlan
@@ -68,6 +69,20 @@ class WithdrawnResults(TypedDict):
     others: int
 
 
+class ModelFigures(TypedDict):
+    """A model of a forest: its weight, rank, complexity and priority, and its trials so far.
+
+    See `dasktune.algos.forest.ranks.ModelWeight`.
+    """
+
+    name: str
+    weight: float
+    rank: float | None
+    complexity: float
+    priority: float | None
+    trials: int
+
+
 class Summary(TypedDict):
     """Figures of a study; ``wall_seconds`` are of the wall clock.
 
@@ -80,7 +95,8 @@ class Summary(TypedDict):
     their trials are trained alone. ``audits`` is the result of the audits of resumed stages, and
     ``withdrawn`` what rests on metrics behind a difference.
     ``merge_rate`` is requested by unique steps. ``worker_seconds`` is the time that workers
-    spent on stages. ``suspensions`` is None if no trial was suspended.
+    spent on stages. ``suspensions`` is None if no trial was suspended. ``models`` are those of
+    the forest of the last run's tuner.
     """
 
     trials: int
@@ -99,6 +115,7 @@ class Summary(TypedDict):
     worker_seconds: float
     best_value: float | None
     suspensions: Suspensions | None
+    models: list[ModelFigures]
 
 
 def summarise(
@@ -140,7 +157,23 @@ def summarise(
         worker_seconds=worker_seconds,
         best_value=best_value,
         suspensions=suspensions,
+        models=[],
     )
+
+
+def models_of(models: Iterable[ModelWeight]) -> list[ModelFigures]:
+    """Return the models of a forest as a part of a summary."""
+    return [
+        ModelFigures(
+            name=model.name,
+            weight=model.weight,
+            rank=model.rank,
+            complexity=model.complexity,
+            priority=model.priority,
+            trials=model.trials,
+        )
+        for model in models
+    ]
 
 
 def audits_of(figures: AuditFigures) -> AuditResults:

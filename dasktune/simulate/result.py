@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.engine.trials import Trial, TrialRecord, best_of
 from dasktune.graph.plan import SearchPlan
-from dasktune.results.summary import Summary, summarise
+from dasktune.results.summary import Summary, models_of, summarise
 from dasktune.simulate.incumbents import Incumbent
 from dasktune.types import Direction, Step
 
@@ -57,6 +58,8 @@ class Simulation:
     busy_seconds
         Virtual time for which the workers of each class were busy; the class of all is empty
         if they are of one class.
+    models
+        The models of the tuner's forest with their weights; empty without a forest.
     """
 
     trials: list[Trial]
@@ -72,6 +75,7 @@ class Simulation:
     steps_repeated: int
     worker_seconds: float
     busy_seconds: Mapping[str, float] = field(default_factory=dict)
+    models: Sequence[ModelWeight] = ()
 
     @property
     def best_trial(self) -> Trial | None:
@@ -95,7 +99,7 @@ class Simulation:
     def summary(self) -> Summary:
         """Return the same figures as a study's, in virtual seconds."""
         best = self.best_trial
-        return summarise(
+        figures = summarise(
             self.plan,
             self.records,
             steps_executed=self.steps_executed,
@@ -104,6 +108,7 @@ class Simulation:
             worker_seconds=self.worker_seconds,
             best_value=None if best is None else best.value,
         )
+        return {**figures, "models": models_of(self.models)}
 
     def _misses(self, incumbent: Incumbent, target: float) -> bool:
         return self.direction.better(target, incumbent.value)

@@ -215,6 +215,7 @@ def _result(runner: SimulatedRunner) -> Simulation:
         steps_repeated=engine.view.steps_repeated + runner.steps_again,
         worker_seconds=runner.budget.worker_seconds,
         busy_seconds=runner.busy_seconds,
+        models=engine.model_weights,
     )
 
 

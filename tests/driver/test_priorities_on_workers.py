@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dasktune as dt
+from dasktune.cli.status import read
 from dasktune.cluster.local import local_client
 from dasktune.errors import ConfigurationError
 from tests.holding import Gate, pass_gate, wait_until
@@ -88,7 +90,15 @@ def test_workers_compute_priorities_beside_the_training(tmp_path: Path) -> None:
         gate.open()
         run.result()
     assert [trial.state.value for trial in study.trials] == ["COMPLETE"] * 8
-    rough = study.models(new_tuner())[1]
+    models = study.models(new_tuner())
+    rough = models[1]
+    assert study.summary()["models"] == [asdict(model) for model in models]
+    (status,) = read(str(tmp_path))
+    assert status.to_json()["models"] == study.summary()["models"]
+    assert f"  {rough.name}: weight {rough.weight:.3f}, rank" in str(status)
+    page = study.report(tmp_path / "page.html").read_text()
+    assert '<section id="models">' in page
+    assert f"<th>{rough.name}</th>" in page
     assert rough.priority is not None
     assert rough.priority > 0
     replayed = study.replay(new_tuner())

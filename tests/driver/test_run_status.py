@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.driver.run_status import RunCounts, RunStatus, Wait
 from dasktune.storage.database.schema import RunRow
 
@@ -16,6 +17,10 @@ STATUS = RunStatus(
     waits=(Wait(kind="store", text="the store has not answered", since=3.0),),
     positions={"0-a": 7},
     seconds_left=60.0,
+    models=(
+        ModelWeight(name="net=a", weight=0.25, complexity=3.5, priority=None, trials=7, rank=0.0),
+        ModelWeight(name="net=b", weight=0.75, complexity=9.0, priority=0.1, trials=9, rank=1.0),
+    ),
 )
 
 
@@ -36,10 +41,18 @@ def test_malformed_waits_of_a_row_are_left_out() -> None:
 
 
 def test_row_without_classes_is_as_before() -> None:
-    row = replace(STATUS, classes={}).to_row(ROW)
+    row = replace(STATUS, classes={}, models=()).to_row(ROW)
     assert row.workers == {"usable": 2, "busy": 1, "stages_waiting": 4}
     assert RunStatus.from_row(row).classes == {}
     assert RunStatus.from_row(replace(ROW, workers={"classes": [1]})).classes == {}
+
+
+def test_malformed_models_of_a_row_are_left_out() -> None:
+    row = STATUS.to_row(ROW)
+    good, other = row.workers["models"]
+    workers = {"models": [good, {**other, "weight": "much"}, {"name": "net=c"}, 5]}
+    assert RunStatus.from_row(replace(ROW, workers=workers)).models == STATUS.models[:1]
+    assert RunStatus.from_row(replace(ROW, workers={"models": 3})).models == ()
 
 
 def test_figures_have_no_best_value_without_one() -> None:

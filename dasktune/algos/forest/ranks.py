@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,9 +38,29 @@ class ModelWeight:
 
     def __str__(self) -> str:
         priority = "unknown" if self.priority is None else f"{self.priority:.4g}"
+        rank = "" if self.rank is None else f"rank {self.rank:.2f}, "
         return (
-            f"{self.name}: weight {self.weight:.3f}, complexity {self.complexity:.4g}, "
-            f"priority {priority}, {self.trials:,} trials"
+            f"{self.name}: weight {self.weight:.3f}, {rank}complexity {self.complexity:.4g}, "
+            f"priority {priority}, {self.trials:,} trial{'' if self.trials == 1 else 's'}"
+        )
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> ModelWeight:
+        """Return the weight of a document, which has the fields by name.
+
+        Raises
+        ------
+        LookupError, TypeError, ValueError
+            If the document is malformed.
+        """
+        priority, rank = document["priority"], document["rank"]
+        return cls(
+            name=str(document["name"]),
+            weight=float(document["weight"]),
+            complexity=float(document["complexity"]),
+            priority=None if priority is None else float(priority),
+            trials=int(document["trials"]),
+            rank=None if rank is None else float(rank),
         )
 
 

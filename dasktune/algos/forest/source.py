@@ -89,8 +89,8 @@ class Forest(Sampler):
     >>> tuner = Random(space, trials=9, max_steps=3, sampler=Forest(priority=False))
     >>> for model in tuner.source.model_weights:
     ...     print(model)
-    kernel=rbf: weight 0.667, complexity 11.9, priority unknown, 0 trials
-    kernel=linear: weight 0.333, complexity 0, priority 0, 0 trials
+    kernel=rbf: weight 0.667, rank 1.00, complexity 11.9, priority unknown, 0 trials
+    kernel=linear: weight 0.333, rank 0.00, complexity 0, priority 0, 0 trials
     """
 
     def __init__(

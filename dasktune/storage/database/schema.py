@@ -189,7 +189,7 @@ class RunRow:
         Reasons for waiting: objects with ``kind``, ``text`` and ``since`` (epoch seconds).
     workers
         Numbers of workers, of busy workers, and of stages that wait for one; and ``classes``,
-        the number of workers by compute class.
+        the number of workers by compute class; and ``models``, those of the tuner's forest.
     positions
         Steps that the running attempts have reached, by attempt.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,5 +64,19 @@ def test_lines_of_models_begin_with_the_largest_weight() -> None:
         for at in range(12)
     ]
     lines = lines_of(models)
+    assert str(replace(models[1], rank=0.25)).startswith("m1: weight 0.015, rank 0.25, complexity")
     assert lines[0] == "m11: weight 0.167, complexity 3, priority unknown, 11 trials"
     assert lines[-1] == "and 2 models more"
+
+
+def test_simulated_study_has_the_models_in_its_summary() -> None:
+    forest = dt.Forest(priority=False)
+    tuner = dt.algos.Random(SPACE, trials=12, max_steps=2, sampler=forest)
+    summary = dt.simulate(tuner, lambda values, step: 1 / step, workers=2).summary()
+    assert [model["name"] for model in summary["models"]] == ["kernel=steady", "kernel=rough"]
+    assert [model["trials"] for model in summary["models"]] == [
+        model.trials for model in tuner.model_weights
+    ]
+    assert sum(model["trials"] for model in summary["models"]) == 12
+    bare = dt.algos.Random(SPACE, trials=2, max_steps=2)
+    assert dt.simulate(bare, lambda values, step: 1 / step).summary()["models"] == []
