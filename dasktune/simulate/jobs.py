@@ -11,6 +11,7 @@ import numpy as np
 
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
+from dasktune.needs import Offer
 from dasktune.traces.timing import Pace
 from dasktune.types import Step
 
@@ -112,13 +113,18 @@ class Held:
 
 @dataclass(slots=True)
 class Worker:
-    """A simulated worker of a class: its job, and its queue."""
+    """A simulated worker: its offer, its job, and its queue."""
 
     name: str
-    kind: str = ""
+    offer: Offer = field(default_factory=Offer)
     queue: deque[RunStage] = field(default_factory=deque)
     job: SimulatedJob | None = None
     held: Held | None = None
+
+    @property
+    def kind(self) -> str:
+        """The name of its compute class."""
+        return self.offer.kind
 
 
 class Mishaps:

@@ -1,11 +1,12 @@
-"""Simulated workers by class: how many there are, and how long a step takes on each."""
+"""Simulated workers by class: how many there are, what they have, how long a step takes on each."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, shown, unknown
+from dasktune.needs import Amounts, Needs, Offer, needs_problems
 from dasktune.types import Value
 
 Values = Mapping[str, Value]
@@ -34,6 +35,42 @@ def pool_problems(workers: object) -> list[str]:
         if type(count) is not int or count < 1
     ]
     return problems
+
+
+def offer_problems(offers: object, workers: object) -> list[str]:
+    """Return the reasons why the workers of a pool cannot have these amounts and tags."""
+    if offers is None:
+        return []
+    if not isinstance(offers, Mapping):
+        return [f"offers must be amounts and tags by class of workers, got {shown(offers)}"]
+    classes = list(workers) if isinstance(workers, Mapping) else []
+    problems = []
+    for kind, offer in offers.items():
+        if kind not in classes:
+            problems.append(unknown("class of workers with offers", str(kind), classes))
+        elif not isinstance(offer, Mapping):
+            problems.append(f"offers of class {kind!r} must be a mapping, got {shown(offer)}")
+        else:
+            problems += [f"offers of class {kind!r}: {each}" for each in needs_problems(offer)]
+    return problems
+
+
+def offers_of(
+    workers: int | Mapping[str, int], offers: Mapping[str, Amounts] | None = None
+) -> Iterator[Offer]:
+    """Yield the offer of each worker.
+
+    Examples
+    --------
+    >>> for offer in offers_of({"fast": 1, "slow": 2}, {"fast": {"GPU": 1, "tags": "a100"}}):
+    ...     print(offer)
+    fast (GPU=1, tags a100)
+    slow (neither amounts nor tags)
+    slow (neither amounts nor tags)
+    """
+    for kind in kinds_of(workers):
+        (has,) = Needs.of((offers or {}).get(kind)).alternatives
+        yield Offer(kind=kind, amounts=has.amounts, tags=has.tags)
 
 
 def kinds_of(workers: int | Mapping[str, int]) -> Iterator[str]:

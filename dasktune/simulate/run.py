@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction, Question
@@ -17,8 +18,24 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import root_key
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.speeds import Speeds
+from dasktune.needs import (
+    NO_NEEDS,
+    Amounts,
+    GivenNeeds,
+    Needs,
+    NeedsFunction,
+    needs_from,
+    needs_problems,
+)
 from dasktune.simulate.jobs import Mishaps
-from dasktune.simulate.pool import StepSeconds, Values, call_problems, pool_problems, step_seconds
+from dasktune.simulate.pool import (
+    StepSeconds,
+    Values,
+    call_problems,
+    offer_problems,
+    pool_problems,
+    step_seconds,
+)
 from dasktune.simulate.result import Simulation
 from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.traces.classes import pool_on
@@ -38,6 +55,8 @@ def simulate(
     curves: Curves,
     *,
     workers: int | Mapping[str, int] = 1,
+    offers: Mapping[str, Amounts] | None = None,
+    needs: GivenNeeds | NeedsFunction | None = None,
     metric: str | None = None,
     direction: str | Direction | None = None,
     seconds_per_step: float | StepSeconds | None = None,
@@ -68,6 +87,12 @@ def simulate(
         Number of simulated workers, or the numbers of workers by the name of their class:
         ``{"fast": 2, "slow": 4}``. On a trace with several classes, whose times count, these
         must be classes of the trace.
+    offers
+        The amounts and tags that the workers of a class have, by class:
+        ``{"fast": {"GPU": 1, "tags": ["a100"]}}``. Classes that are left out have none.
+    needs
+        As for `dasktune.create_study`: amounts and tags, alternatives of these, or a function
+        of the hyper-parameters at step 0.
     metric, direction
         As for `dasktune.create_study`. None takes those of the trace, or its only metric; else
         ``value`` and ``minimize``.
@@ -107,6 +132,9 @@ def simulate(
         If arguments are invalid, or a trace is shorter than the trials: all problems at once.
         During the run, if a stage is practically always dropped without a limit on time, or a
         tuner such as PBT changes the configuration of a trial on a trace.
+    ClusterError
+        If no worker has what all stages need, or what a trial needs that the tuner begins at
+        once; later, if nothing but such trials is left.
     StorageError
         If the trace's file cannot be read.
 
@@ -158,6 +186,8 @@ def simulate(
             *_delay_problems(prediction_seconds),
             *_trace_problems(curves, tuner),
             *_class_problems(curves, workers, seconds_per_step),
+            *offer_problems(offers, workers),
+            *([] if callable(needs) else needs_problems(needs)),
         ]
     )
     conditions = Conditions(
@@ -178,13 +208,17 @@ def simulate(
         saves=SavePolicy(at_changes=False),
         lookahead_seconds=lookahead,
         load_seconds=conditions.overheads.load,
+        needs=NO_NEEDS if callable(needs) else Needs.of(needs),
     )
     engine = Engine(
         Dispatcher(root_key("simulated", 0), options, speeds=Speeds(_known(curves))),
         objective=objective,
         trials={},
+        needs_of=partial(needs_from, needs) if callable(needs) else None,
     )
-    runner = SimulatedRunner(engine, conditions, workers=workers, limits=limits or Limits())
+    runner = SimulatedRunner(
+        engine, conditions, workers=workers, limits=limits or Limits(), offers=offers
+    )
     runner.run(tuner)
     return _result(runner)
 

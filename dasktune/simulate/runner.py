@@ -11,10 +11,11 @@ from typing import Literal
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.driver.predictions import answer_or_none
+from dasktune.driver.waiting import unmet_needs, unmet_needs_text
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Limits
 from dasktune.engine.outcome import AskOrder, Order, Outcome, RunAssessment, RunPrediction
-from dasktune.errors import ConfigurationError, InternalError
+from dasktune.errors import ClusterError, ConfigurationError, InternalError
 from dasktune.graph.events import (
     Event,
     Reports,
@@ -29,10 +30,11 @@ from dasktune.graph.events import (
     WorkerJoined,
     WorkersJoined,
 )
+from dasktune.needs import Amounts, unmet_text
 from dasktune.simulate.budget import SimulatedBudget
 from dasktune.simulate.incumbents import Incumbents
 from dasktune.simulate.jobs import Held, Mishaps, SimulatedJob, Worker
-from dasktune.simulate.pool import Values, kinds_of
+from dasktune.simulate.pool import Values, offers_of
 from dasktune.simulate.result import Happening
 from dasktune.traces.timing import Overheads, Pace
 from dasktune.types import Sequences, Step
@@ -94,6 +96,8 @@ class SimulatedRunner:
         Number of workers, or their numbers by class.
     limits
         Limits of the run.
+    offers
+        The amounts and tags of the workers of a class, by class.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class SimulatedRunner:
         *,
         workers: int | Mapping[str, int],
         limits: Limits,
+        offers: Mapping[str, Amounts] | None = None,
     ) -> None:
         self.engine = engine
         self.now = 0.0
@@ -115,7 +120,8 @@ class SimulatedRunner:
         self._conditions = conditions
         self._metric = engine.objective.metrics[0]
         self._workers = {
-            f"w{index}": Worker(f"w{index}", kind) for index, kind in enumerate(kinds_of(workers))
+            f"w{index}": Worker(f"w{index}", offer)
+            for index, offer in enumerate(offers_of(workers, offers))
         }
         self.busy_seconds = {worker.kind: 0.0 for worker in self._workers.values()}
         self._due: list[tuple[float, int, Worker, SimulatedJob, Step | None, int]] = []
@@ -136,6 +142,7 @@ class SimulatedRunner:
             if at is None:
                 if self.engine.finished:
                     break
+                self._refuse_unmet()
                 raise InternalError("the tuner has not ended, and nothing is running")
             if self.advance(at):
                 self._cut()
@@ -145,9 +152,17 @@ class SimulatedRunner:
         """Begin a tuner, and make the workers known."""
         workers = len(self._workers)
         self._carry_out(self.engine.begin(tuner, place=0, capacity=workers, now=self.now))
+        self._refuse_unmet()
         self.now = self._conditions.overheads.begin
-        joined = (WorkerJoined(worker=each.name, kind=each.kind) for each in self._workers.values())
-        self.tell(WorkersJoined(workers=tuple(joined)))
+        self.tell(WorkersJoined(workers=tuple(map(_joined, self._workers.values()))))
+
+    def _refuse_unmet(self) -> None:
+        """Refuse needs that no worker meets, of all stages or of single trials."""
+        offers, needs = [worker.offer for worker in self._workers.values()], self.engine.view.needs
+        if not any(map(needs.fits, offers)):
+            raise ClusterError(unmet_text(needs, offers))
+        if unmet := unmet_needs(self.engine, offers):
+            raise ClusterError(unmet_needs_text(unmet, offers))
 
     @property
     def has_ended(self) -> bool:
@@ -157,10 +172,10 @@ class SimulatedRunner:
     # --------------------------------------------------------------------- the clock
 
     def _ask_for_more(self) -> None:
-        idle = self.engine.view.idle_workers
-        if idle and not self.engine.finished:
+        capacity = self.engine.view.capacity
+        if capacity and not self.engine.finished:
             self._turn += 1
-            self._carry_out(self.engine.ask(idle, self.now))
+            self._carry_out(self.engine.ask(capacity, self.now))
 
     def next_at(self) -> float | None:
         """Ask the tuner for more if workers are idle; return the time of the next event, or None.
@@ -473,6 +488,12 @@ class SimulatedRunner:
         self.happenings.append(
             Happening(at=self.now, kind=kind, worker=worker.name, attempt=order.attempt, step=step)
         )
+
+
+def _joined(worker: Worker) -> WorkerJoined:
+    offer = worker.offer
+    amounts = dict(offer.amounts)
+    return WorkerJoined(worker=worker.name, kind=offer.kind, resources=amounts, tags=offer.tags)
 
 
 def _at(sequences: Sequences, step: Step) -> Values:
