@@ -1,7 +1,8 @@
 """The heartbeat of a run: its status, every few seconds, for people who look from elsewhere.
 
 It goes to the database, for ``dasktune status``, and to the scheduler, for Prometheus. No decision
-rests on it: if it cannot be written, the driver logs that, and the run goes on.
+rests on it: if it cannot be written, the driver logs that, and the run goes on. The same holds of
+the measured speeds, which are kept with it for later runs.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dasktune.driver import prometheus
 from dasktune.driver.audit_notes import AuditDifferenceError
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.run_status import RunCounts, RunStatus, Wait
+from dasktune.driver.speed_keeper import SpeedKeeper
 from dasktune.driver.waiting import Delays, Surroundings, in_words, waits_of
 from dasktune.engine.engine import Engine
 from dasktune.engine.timeouts import WAITS, Waits
@@ -84,6 +86,8 @@ class Heartbeat:
         ``interrupted``, and the reason in words.
     waits
         How often the status is written.
+    keeper
+        Keeps the speeds that the run measures; None keeps none.
     """
 
     def __init__(
@@ -98,8 +102,10 @@ class Heartbeat:
         client: Client,
         ending: Callable[[], tuple[str, str]],
         waits: Waits = WAITS,
+        keeper: SpeedKeeper | None = None,
     ) -> None:
         self._database = database
+        self._keeper = keeper
         self._waits = waits
         self._study = study
         self._engine = engine
@@ -169,6 +175,8 @@ class Heartbeat:
         )
         row = replace(self._row, ended=now, how=how, message=message)
         self._write(last.to_row(row))
+        if self._keeper is not None and not self._is_broken:
+            self._keeper.keep(self._engine.view.speeds)
         self._send(last, is_last=True)
 
     def use(self, client: Client) -> None:
@@ -194,6 +202,8 @@ class Heartbeat:
         self._status = self._look(sharing)
         self._write(self._status.to_row(self._row))
         self._send(self._status)
+        if self._keeper is not None and not self._is_broken:
+            self._keeper.turn(lambda: view.speeds)
         took, waits = time.monotonic() - began, self._waits
         pause = max(waits.heartbeat_seconds, took / waits.heartbeat_share)
         self._due = time.monotonic() + pause

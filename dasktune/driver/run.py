@@ -14,6 +14,7 @@ from dasktune.driver.history import History, TunerPlace
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor
 from dasktune.driver.reuse import KnownStates
+from dasktune.driver.speed_keeper import SpeedKeeper
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Meter
 from dasktune.engine.outcome import Outcome
@@ -83,6 +84,8 @@ class StudyRun:
         Returns the keys of the states that other studies of the database keep.
     weight
         See `dasktune.graph.shares.Claim`.
+    keeper
+        Keeps the speeds that the run measures.
     """
 
     study: str
@@ -103,6 +106,7 @@ class StudyRun:
     retention: Retention | None
     kept_elsewhere: Callable[[], frozenset[str]]
     weight: float
+    keeper: SpeedKeeper
 
     @contextmanager
     def runner(
@@ -136,6 +140,7 @@ class StudyRun:
             client=client,
             ending=self._ending,
             waits=self.timeouts.waits,
+            keeper=self.keeper,
         ) as heartbeat:
             yield DaskRunner(
                 client,

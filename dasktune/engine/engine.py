@@ -35,6 +35,7 @@ from dasktune.engine.trials import Alone, TrialRecord
 from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Deliver, Event, Evicted, FailTrial, Instruction, Saved
+from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.view import RunView
 from dasktune.needs import Needs
 from dasktune.types import (
@@ -149,6 +150,13 @@ class Engine:
         session = self._session
         due = None if session is None or session.finished else session.tuner.due_seconds
         return None if due is None else due - self._clock_before
+
+    def recall(self, speeds: Iterable[KeptSpeed]) -> None:
+        """Begin a run with the speeds that earlier runs measured, before a tuner begins.
+
+        Decisions of the dispatcher rest on them, so they belong into the event log.
+        """
+        self._dispatcher.recall(speeds)
 
     def begin(
         self,

@@ -50,6 +50,9 @@ LOOK_UP_SECONDS = 5.0
 USED_SECONDS = 60.0
 """Time between two writes of the states that were used: ages of states count in hours."""
 
+SPEEDS_SECONDS = 60.0
+"""Time between two writes of the measured speeds: a killed driver loses those of so long."""
+
 LIMIT_SAVE_SECONDS = 10.0
 """Time between two saves of the used limits: a killed process forgets at most so much."""
 

@@ -9,7 +9,7 @@ What a worker runs next is chosen in `dasktune.graph.placement`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
 from typing import assert_never
 
@@ -43,6 +43,7 @@ from dasktune.graph.events import (
     WorkersJoined,
 )
 from dasktune.graph.frontier import Failure, Frontier
+from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.matching import Matching
 from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
@@ -211,6 +212,11 @@ class Dispatcher:
         """Learn from `steps` up to `step` of a trial that took so long elsewhere."""
         node = self.plan.node_at(trial, step)
         self.speeds.observe(node, steps=steps, seconds=seconds)
+
+    def recall(self, speeds: Iterable[KeptSpeed]) -> None:
+        """Begin a run with the speeds that earlier runs measured, and no others."""
+        self.speeds.recall(speeds)
+        self.frontier.reweigh()
 
     @property
     def starts(self) -> Iterator[Place]:

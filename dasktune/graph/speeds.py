@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from dasktune.graph.frontier import Profile
+from dasktune.graph.kept_speeds import KeptSpeed, Model
 from dasktune.graph.plan import Node
 from dasktune.graph.prices import profile_of
 from dasktune.types import Sequences, Step, Value
-
-Model = tuple[tuple[str, object], ...]
-"""Hyper-parameters that are not floats, with their values: what decides a step's cost."""
 
 _MEMORY_STEPS = 10_000.0
 _CHANGE = 0.1
 _SPREAD = 0.5
 """Standard deviation of the logarithms of ratios, before any was measured."""
+
+_KEPT_STEPS = 1.0
+"""What earlier runs measured of a model on a class counts as so many steps."""
 
 _GROWTH = 4
 """With several classes, lengths are reviewed when measurements have grown by a quarter."""
@@ -70,20 +71,32 @@ class Factors:
     For each hyper-parameter value of a model it is taken over those with the same value, as if
     the mean of all models were one more of them; then the mean over its values. So batch sizes
     of one network tell more of each other than of another network.
+
+    Parameters
+    ----------
+    spread
+        Standard deviation of the logarithms of ratios, before any was measured.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spread: float = _SPREAD) -> None:
+        self._before = spread
         self._logs: dict[tuple[str, str], dict[Model, float]] = defaultdict(dict)
         self._sums: dict[tuple[str, str, object], tuple[float, int]] = {}
         self._squares: dict[tuple[str, str], float] = defaultdict(float)
 
-    def learn(self, model: Model, kind: str, measured: Mapping[str, Mean]) -> None:
-        """Take the ratios of a model that was just measured on a class to its other classes."""
-        for other, mean in measured.items():
+    def learn(self, model: Model, kind: str, seconds: Mapping[str, float]) -> None:
+        """Take the ratios of a model that was just measured on a class to its other classes.
+
+        Parameters
+        ----------
+        seconds
+            The seconds of a step of the model, by class.
+        """
+        for other, per_step in seconds.items():
             if other != kind:
-                log = math.log(measured[kind].per_step / mean.per_step)
-                self._set(other, kind, model, log)
-                self._set(kind, other, model, -log)
+                log = math.log(seconds[kind] / per_step)
+                self.set(other, kind, model, log)
+                self.set(kind, other, model, -log)
 
     def log_between(self, kind: str, other: str, model: Model) -> float:
         """Return the logarithm of a step's seconds on `other` over those on `kind`."""
@@ -103,9 +116,10 @@ class Factors:
         total, count = self._sums.get((kind, other, None), (0.0, 0))
         squares = self._squares.get((kind, other), 0.0)
         apart = max(0.0, squares - total**2 / count) if count else 0.0
-        return math.sqrt((apart + _SPREAD**2) / (count + 1))
+        return math.sqrt((apart + self._before**2) / (count + 1))
 
-    def _set(self, kind: str, other: str, model: Model, log: float) -> None:
+    def set(self, kind: str, other: str, model: Model, log: float) -> None:
+        """Replace the logarithm of a model's ratio: its seconds on `other` over those on `kind`."""
         logs = self._logs[kind, other]
         before = logs.get(model, 0.0)
         is_new, change = model not in logs, log - before
@@ -114,6 +128,52 @@ class Factors:
         for pair in (None, *model):
             total, count = self._sums.get((kind, other, pair), (0.0, 0))
             self._sums[kind, other, pair] = total + change, count + is_new
+
+
+class EarlierRuns:
+    """Seconds of a step as earlier runs measured them, corrected by how classes have changed.
+
+    The change of a class is the factor between those seconds and the ones of this run, over the
+    models that were measured in both. One model that has not changed counts among them from the
+    beginning.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[Model, dict[str, float]] = {}
+        self._changes = Factors(_CHANGE)
+
+    def __contains__(self, model: object) -> bool:
+        return model in self._seconds
+
+    def take(self, speed: KeptSpeed) -> Mapping[str, float]:
+        """Take a speed; return the seconds of a step of its model by class."""
+        seconds = self._seconds.setdefault(speed.model, {})
+        seconds[speed.kind] = speed.per_step
+        self._changes.set(_before(speed.kind), speed.kind, (), 0.0)
+        return seconds
+
+    def seconds(self, model: Model) -> dict[str, float]:
+        """Return the seconds of a step of a model by class, as they should be now."""
+        change = self._changes.log_between
+        return {
+            kind: seconds * math.exp(change(_before(kind), kind, model))
+            for kind, seconds in self._seconds.get(model, {}).items()
+        }
+
+    def doubt(self, kind: str) -> float:
+        """Return the standard deviation of the changes of a class, in logarithms."""
+        return self._changes.spread(_before(kind), kind)
+
+    def compare(self, model: Model, kind: str, seconds: float) -> None:
+        """Note the seconds of a step in this run."""
+        earlier = self._seconds.get(model, {}).get(kind)
+        if earlier is not None:
+            self._changes.set(_before(kind), kind, model, math.log(seconds / earlier))
+
+
+def _before(kind: str) -> str:
+    """Return the name of a class as it was in earlier runs."""
+    return f"{kind} before"
 
 
 class Speeds:
@@ -126,6 +186,10 @@ class Speeds:
     A model that was measured on other classes only is estimated from those and the factor of
     its class, in the geometric mean; a model that was never measured from the mean of all
     models, each brought to the same class by its factor.
+
+    What earlier runs have measured (`recall`) is the estimate until this run has measured the same,
+    and weighs as much as one step then. If a class has changed since, its first measurements
+    correct the estimates of all models on it.
 
     Parameters
     ----------
@@ -147,12 +211,34 @@ class Speeds:
         self._models: dict[Node, Model] = {}
         self._all: dict[str, Mean] = {}
         self._factors = Factors()
+        self._earlier = EarlierRuns()
         self._tried: set[tuple[Model, str]] = set()
         self._averages: dict[Model, Average] = {}
         self.slots: dict[str, int] = {}
         self._seen = 0
         self._review_at = 1
         self._used: dict[tuple[Model, str], float] = {}
+
+    def recall(self, speeds: Iterable[KeptSpeed]) -> None:
+        """Forget what was measured, and begin with what earlier runs have measured."""
+        self._measured, self._all, self._tried = {}, {}, set()
+        self._factors, self._earlier = Factors(), EarlierRuns()
+        self._averages.clear()
+        self._seen, self._review_at, self._used = 0, 1, {}
+        for speed in speeds:
+            seconds = self._earlier.take(speed)
+            mean = self._all.setdefault(speed.kind, Mean())
+            mean.add(_KEPT_STEPS, _KEPT_STEPS * speed.per_step)
+            self._factors.learn(speed.model, speed.kind, seconds)
+
+    @property
+    def kept(self) -> list[KeptSpeed]:
+        """The speeds that this run has measured, for later runs."""
+        return [
+            KeptSpeed(model=model, kind=kind, seconds=mean.seconds, steps=mean.steps)
+            for model, measured in self._measured.items()
+            for kind, mean in measured.items()
+        ]
 
     def seconds_per_step(self, node: Node, kind: str | None = None) -> float:
         """Return the estimate for a node; 1.0 while nothing has been measured.
@@ -192,10 +278,12 @@ class Speeds:
         return self._doubt(self._model_of(node), kind)
 
     def _doubt(self, model: Model, kind: str) -> float:
-        measured = self._measured.get(model)
-        if not measured or kind in measured or (model, kind) in self._tried:
+        if kind in self._measured.get(model, ()) or (model, kind) in self._tried:
             return 0.0
-        return min(self._factors.spread(other, kind) for other in measured)
+        known = self._known(model)
+        if kind in known:
+            return self._earlier.doubt(kind)
+        return min((self._factors.spread(other, kind) for other in known), default=0.0)
 
     def began(self, node: Node, kind: str) -> None:
         """Note that a model is being tried on a class."""
@@ -228,9 +316,12 @@ class Speeds:
             return False
         model = self._model_of(node)
         measured = self._measured.setdefault(model, {})
-        measured.setdefault(kind, Mean()).add(steps, seconds, memory=_MEMORY_STEPS)
+        mean = measured.get(kind) or self._begin(model, kind)
+        mean.add(steps, seconds, memory=_MEMORY_STEPS)
         self._all.setdefault(kind, Mean()).add(steps, seconds)
-        self._factors.learn(model, kind, measured)
+        self._earlier.compare(model, kind, seconds / steps)
+        if len(self._all) > 1:
+            self._factors.learn(model, kind, self._known(model))
         self._averages.pop(model, None)
         self._seen += 1
         if self._seen < self._review_at:
@@ -238,6 +329,20 @@ class Speeds:
         growth = self._seen if len(self._all) == 1 else 1 + self._seen // _GROWTH
         self._review_at = self._seen + growth
         return self._has_moved()
+
+    def _begin(self, model: Model, kind: str) -> Mean:
+        """Return the mean of a model on a class before it is measured in this run."""
+        earlier = self._earlier.seconds(model).get(kind)
+        mean = self._measured[model][kind] = Mean()
+        if earlier is not None:
+            mean.add(_KEPT_STEPS, _KEPT_STEPS * earlier)
+        return mean
+
+    def _known(self, model: Model) -> dict[str, float]:
+        """Return the seconds of a step of a model on the classes that it was measured on."""
+        measured = self._measured.get(model, {})
+        now = {kind: mean.per_step for kind, mean in measured.items()}
+        return self._earlier.seconds(model) | now if model in self._earlier else now
 
     def _average(self, model: Model) -> Average:
         """Return the mean over slots, and the profile, of a model."""
@@ -270,14 +375,17 @@ class Speeds:
 
     def _estimate(self, model: Model, kind: str) -> float:
         measured = self._measured.get(model)
-        if measured is None:
-            return self._guess(model, kind)
-        mean = measured.get(kind)
+        mean = None if measured is None else measured.get(kind)
         if mean is not None:
             return mean.seconds / mean.steps
+        known = self._known(model)
+        if not known:
+            return self._guess(model, kind)
+        if kind in known:
+            return known[kind]
         logs = [
-            math.log(mean.per_step) + self._factors.log_between(other, kind, model)
-            for other, mean in measured.items()
+            math.log(seconds) + self._factors.log_between(other, kind, model)
+            for other, seconds in known.items()
         ]
         return math.exp(sum(logs) / len(logs))
 

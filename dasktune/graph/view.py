@@ -14,6 +14,7 @@ from typing import Protocol
 
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.frontier import start_of
+from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.plan import Node, Place, SearchPlan, nodes_along
 from dasktune.graph.trust import Aside
 from dasktune.needs import Needs, Offer
@@ -289,6 +290,11 @@ class RunView:
         That is on a class of workers, or on an average slot.
         """
         return self._dispatcher.speeds.seconds_per_step(node, kind)
+
+    @property
+    def speeds(self) -> list[KeptSpeed]:
+        """The speeds of models on classes that the run has measured."""
+        return self._dispatcher.speeds.kept
 
     def count_ready(self, most: int) -> int:
         """Return how many stages could start now, counted up to `most`."""

@@ -30,11 +30,13 @@ from dasktune.driver.run import (
     inputs_of,
     seen_by_workers,
 )
+from dasktune.driver.speed_keeper import SpeedKeeper
 from dasktune.engine.engine import Engine, refuse_objectives
 from dasktune.engine.limits import Limits, Meter, Used
 from dasktune.engine.timeouts import Timeouts
 from dasktune.errors import ConfigurationError, StorageError, TrainerError, refuse, unknown
 from dasktune.graph.audits import audit_problems
+from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.results.keep import kept_elsewhere
 from dasktune.results.results import StudyResults
 from dasktune.results.rules import refuse_other_rule
@@ -69,11 +71,13 @@ GOES_ON = "once that is mended, the same call or command goes on where it was"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Beginning:
-    """A run that begins: its name, its tuner's place, and what it may use."""
+    """A run that begins: its name, its tuner's place, what it may use, and the speeds it knows."""
 
     run: str
     place: TunerPlace
     meter: Meter
+    keeper: SpeedKeeper
+    speeds: tuple[KeptSpeed, ...] = ()
 
 
 class Optimizer:
@@ -215,7 +219,8 @@ class Optimizer:
                 self._checks.device = device_of_run(client, gpus, results.options.needs)
                 is_alone = self._is_alone(allow_failed_check)
                 is_unchecked = not is_alone and self._checks.refuse_failed(allow_failed_check)
-                place = self._with_again(self._take_over(tuner, first))
+                first = self._take_over(tuner, first)
+                place = self._with_again(first.place)
                 self._again = {}
                 is_checked = is_unchecked and check and checks_are_on()
                 known = self._known_trials(place.tuner, limits) if is_checked else None
@@ -376,15 +381,16 @@ class Optimizer:
             partial(self._note_run, run, place.number),
             save_seconds=timeouts.waits.save_seconds,
         )
-        return _Beginning(run=run, place=place, meter=meter)
+        keeper = SpeedKeeper(results.database, results.row.spec["fingerprint"])
+        return _Beginning(run=run, place=place, meter=meter, keeper=keeper)
 
-    def _take_over(self, tuner: Tuner, beginning: _Beginning) -> TunerPlace:
+    def _take_over(self, tuner: Tuner, beginning: _Beginning) -> _Beginning:
         """Begin a run: from now on, an earlier driver that still runs elsewhere cannot write."""
-        place = beginning.place
-        while not self._results.history.begin(beginning.run, place.number):
+        place, speeds = beginning.place, tuple(beginning.keeper.recall())
+        while not self._results.history.begin(beginning.run, place.number, speeds):
             self._results.catch_up()
             place = self._place_of(tuner)
-        return place
+        return replace(beginning, place=place, speeds=speeds)
 
     def _is_alone(self, allow_failed_check: bool) -> bool:
         """Whether an audit of the study has found a difference, so that nothing is merged."""
@@ -412,9 +418,9 @@ class Optimizer:
         """Run a tuner on, without merging, unless it has ended or reached a limit."""
         if beginning.place.has_ended or beginning.meter.reached() is not None:
             return
-        place = self._take_over(tuner, beginning)
-        with self._noted(beginning.meter):
-            train(replace(beginning, place=place), is_alone=True, share=0.0)
+        begun = self._take_over(tuner, beginning)
+        with self._noted(begun.meter):
+            train(begun, is_alone=True, share=0.0)
 
     def evaluate(
         self,
@@ -535,6 +541,7 @@ class Optimizer:
         results, run, place = self._results, beginning.run, beginning.place
         results.is_current = False  # until all decisions have been written
         engine = self.engine(is_alone=is_alone)
+        engine.recall(beginning.speeds)
         merges = results.options.merge and not is_alone
         started = StudyRun(
             study=self._name,
@@ -555,6 +562,7 @@ class Optimizer:
             retention=self._config.retention,
             kept_elsewhere=partial(kept_elsewhere, self._results.database, results.row.id),
             weight=self._config.weight,
+            keeper=beginning.keeper,
         )
         shows = sys.stderr.isatty() if progress is None else progress
         with (

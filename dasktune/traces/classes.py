@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dasktune.errors import unknown
-from dasktune.graph.speeds import Factors, Mean, Model
+from dasktune.graph.kept_speeds import Model
+from dasktune.graph.speeds import Factors, Mean
 
 UNKNOWN = -1
 """In place of the number of a class: the class is not known."""
@@ -91,8 +92,9 @@ class ClassSeconds:
     def _factors(self) -> Factors:
         factors = Factors()
         for model, means in self._measured.items():
+            seconds = {name: mean.per_step for name, mean in means.items()}
             for name in means:
-                factors.learn(model, name, means)
+                factors.learn(model, name, seconds)
         return factors
 
 

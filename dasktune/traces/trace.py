@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dasktune.errors import ConfigurationError, refuse, unknown
-from dasktune.graph.speeds import Model, model_of
+from dasktune.graph.kept_speeds import Model
+from dasktune.graph.speeds import model_of
 from dasktune.sequences import Constant, Piecewise, Sequence, as_sequence, sequence_from_json
 from dasktune.space import Branch, Choice, Space
 from dasktune.traces.classes import ClassSeconds, class_problems

@@ -30,6 +30,7 @@ from dasktune.storage.database.schema import (
     MetricRow,
     NoteRow,
     RunRow,
+    SpeedRow,
     StageRow,
     StudyRow,
     TrialRow,
@@ -287,6 +288,27 @@ class Database:
         """
         self._do(schema.verdicts.insert().values(asdict(row)))
 
+    def write_speeds(self, rows: Iterable[SpeedRow]) -> None:
+        """Write speeds of models on classes, in one transaction.
+
+        Raises
+        ------
+        StorageError
+            If they cannot be written.
+        """
+        values = [asdict(row) for row in rows]
+        if not values:
+            return
+        insert = INSERTS[self._connections.dialect](schema.speeds)
+        changed = {name: insert.excluded[name] for name in ("seconds", "steps", "measured")}
+        keys = ["fingerprint", "key"]
+        upsert = insert.on_conflict_do_update(index_elements=keys, set_=changed)
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(upsert, values)
+
+        self._connections.run(work)
+
     def forget_checkpoints(self, keys: Iterable[str]) -> None:
         """Remove the rows of evicted or corrupt checkpoints."""
         table = schema.checkpoints
@@ -368,6 +390,13 @@ class Database:
         table = schema.verdicts
         query = sa.select(*columns_of(VerdictRow, table)).where(table.c.fingerprint == fingerprint)
         return [VerdictRow(**row._mapping) for row in self._ask(query.order_by(table.c.number))]
+
+    def speeds(self, fingerprint: str, most: int) -> list[SpeedRow]:
+        """Return at most `most` speeds for a fingerprint, the last measured first."""
+        table = schema.speeds
+        query = sa.select(*columns_of(SpeedRow, table)).where(table.c.fingerprint == fingerprint)
+        latest = query.order_by(table.c.measured.desc(), table.c.key).limit(most)
+        return [SpeedRow(**row._mapping) for row in self._ask(latest)]
 
     def trials(self, study_id: int) -> Iterator[TrialRow]:
         """Return the trials of a study by number."""

@@ -18,7 +18,7 @@ from dasktune.errors import CorruptRecordError
 from dasktune.storage.database.columns import ExactFloat, JsonText, MetricsText
 from dasktune.types import Metrics, Step
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 """Revisions of the tables, oldest first; `dasktune.storage.migrations` leads to the last."""
 
 META_VERSION = 3
@@ -247,6 +247,35 @@ class VerdictRow:
     found: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedRow:
+    """How fast a model trains on a class; a later row of the same `key` replaces it.
+
+    Parameters
+    ----------
+    fingerprint
+        Of code, config and data: which trainer it is.
+    key
+        A hash of model and class: labels may be too long for an index.
+    model
+        The hyper-parameters that are not floats, by name.
+    kind
+        The name of the class.
+    seconds, steps
+        Time and number of the measured steps; older ones count for a part only.
+    measured
+        Time of the last measurement (epoch seconds).
+    """
+
+    fingerprint: str
+    key: str
+    model: Any
+    kind: str
+    seconds: float
+    steps: float
+    measured: float
+
+
 meta = sa.Table(
     "dasktune_meta",
     metadata,
@@ -404,6 +433,19 @@ verdicts = sa.Table(
     sa.Column("steps", sa.BigInteger, nullable=False),
     sa.Column("found", sa.Double, nullable=False),
     sa.Index("dasktune_verdicts_fingerprint", "fingerprint", "number"),
+)
+
+
+speeds = sa.Table(
+    "dasktune_speeds",
+    metadata,
+    sa.Column("fingerprint", sa.String(128), primary_key=True),
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("model", JsonText, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("seconds", sa.Double, nullable=False),
+    sa.Column("steps", sa.Double, nullable=False),
+    sa.Column("measured", sa.Double, nullable=False),
 )
 
 
