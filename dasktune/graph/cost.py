@@ -9,8 +9,10 @@ from itertools import chain, repeat
 
 from dasktune.errors import ConfigurationError
 from dasktune.graph.keys import root_key
+from dasktune.graph.matching import Matching
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.save_policy import SavePolicy
+from dasktune.needs import NO_NEEDS, Needs, Offer
 from dasktune.types import Sequences, Step
 
 
@@ -80,6 +82,8 @@ def cost_of(
     workers: int,
     saves: SavePolicy | None = None,
     seeds: Iterable[int] = (),
+    needs: Iterable[Needs] = (),
+    offers: Iterable[Offer] = (),
 ) -> Cost:
     """Return the cost of training each of ``(sequences, steps)`` on a number of workers.
 
@@ -94,6 +98,10 @@ def cost_of(
     seeds
         The training seed of each trial: those of different seeds share nothing. All alike if
         empty.
+    needs
+        The needs of each trial, which a worker must meet; none if empty.
+    offers
+        What each of the workers has, for trials with needs.
 
     Raises
     ------
@@ -104,8 +112,9 @@ def cost_of(
         raise ConfigurationError(f"workers must be >= 1, got {workers}")
     plan = SearchPlan(root_key("", 0))
     requested = count = longest = 0
-    for (sequences, steps), seed in zip(trials, chain(seeds, repeat(0)), strict=False):
-        plan.register(count, sequences, steps, seed)
+    own = chain(needs, repeat(None))
+    for (sequences, steps), seed, wanted in zip(trials, chain(seeds, repeat(0)), own, strict=False):
+        plan.register(count, sequences, steps, seed, needs=wanted)
         requested, count, longest = requested + steps, count + 1, max(longest, steps)
     policy = saves or SavePolicy()
     nodes = list(plan)
@@ -116,8 +125,24 @@ def cost_of(
         critical_path=longest,
         checkpoints=sum(1 + len(policy.steps_of(node, node.start)) for node in nodes),
         workers=workers,
-        bound_steps=tree_bound(nodes, workers),
+        bound_steps=_bound(nodes, workers, offers),
     )
+
+
+def _bound(nodes: list[Node], workers: int, offers: Iterable[Offer]) -> float:
+    """Return the least wall time, in steps, on workers with these offers.
+
+    It is the largest bound of any set of workers that are able to run the same stages: for the
+    stages that no other worker may run.
+    """
+    matching = Matching(NO_NEEDS)
+    for number, offer in enumerate(offers):
+        matching.join(str(number), offer)
+    bound = tree_bound(nodes, workers)
+    for able in {matching.able(node.needs) for node in nodes if node.needs}:
+        bound_nodes = [node for node in nodes if node.needs and matching.able(node.needs) <= able]
+        bound = max(bound, tree_bound(bound_nodes, max(1, len(able))))
+    return bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +156,7 @@ class StudyTrials:
     seeds
         The training seed of each trial; all alike if empty.
     fingerprint
-        Studies share states only if theirs are equal.
+        Studies share states only if bound_nodes are equal.
     """
 
     trials: tuple[tuple[Sequences, Step], ...]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import overload
 
 from dasktune.algos.grid import Filter, Grid
-from dasktune.errors import ConfigurationError, refuse
+from dasktune.driver.waiting import unmet_needs_text
+from dasktune.errors import ClusterError, ConfigurationError, refuse
 from dasktune.graph.cost import Cost, Costs, StudyTrials, cost_of, costs_of
 from dasktune.graph.save_policy import SavePolicy
+from dasktune.needs import Amounts, GivenNeeds, Needs, NeedsFunction, Offer, needs_from
+from dasktune.simulate.pool import offer_problems, offers_of, pool_problems
 from dasktune.space import Space
 from dasktune.storage.codec import encode
 from dasktune.trainer.base import problems_of
@@ -22,12 +25,14 @@ from dasktune.types import Sequences, Step
 def preview(
     space: Space,
     max_steps: Step,
-    workers: int = 1,
+    workers: int | Mapping[str, int] = 1,
     *,
     filter: Filter | None = None,
     checkpoint_every: int | None = None,
     trainer: type | None = None,
     config: Mapping[str, object] | None = None,
+    needs: GivenNeeds | NeedsFunction | None = None,
+    offers: Mapping[str, Amounts] | None = None,
 ) -> Cost: ...
 
 
@@ -45,12 +50,14 @@ def preview(
 def preview(
     space: Space | Iterable[Space],
     max_steps: Step,
-    workers: int = 1,
+    workers: int | Mapping[str, int] = 1,
     *,
     filter: Filter | None = None,
     checkpoint_every: int | None = None,
     trainer: type | None = None,
     config: Mapping[str, object] | None = None,
+    needs: GivenNeeds | NeedsFunction | None = None,
+    offers: Mapping[str, Amounts] | None = None,
 ) -> Cost | Costs:
     """Return the cost of training every configuration of a space to `max_steps` steps.
 
@@ -62,7 +69,8 @@ def preview(
     max_steps
         Steps of each trial.
     workers
-        For the lower bound on the wall time.
+        For the lower bound on the wall time: their number, or the numbers by class for one
+        space.
     filter
         As for `dasktune.algos.Grid`.
     checkpoint_every
@@ -71,11 +79,19 @@ def preview(
         The class that trains, and its config: one trainer is built, in this process, to know
         the bytes of a state. None leaves them out. An optimizer that allocates its state at the
         first step needs more than that. For one space only.
+    needs
+        As for `dasktune.create_study`. For one space only.
+    offers
+        As for `dasktune.simulate`: the amounts and tags that the workers of a class have, by
+        class. If they are given, needs that no worker meets are refused, and the bound counts
+        for each stage only workers that meet its needs.
 
     Raises
     ------
     ConfigurationError
-        If an argument is invalid, or `trainer` is given for several spaces.
+        If an argument is invalid, or one for a single space is given for several.
+    ClusterError
+        If no worker meets the needs of a trial.
 
     Examples
     --------
@@ -97,7 +113,16 @@ def preview(
     saves = SavePolicy(every=checkpoint_every)
     if isinstance(space, Space):
         trials = _trials(space, max_steps, filter)
-        cost = cost_of(trials, workers=workers, saves=saves)
+        own, pool = _needs_of(trials, needs), list(_pool(workers, offers))
+        cost = cost_of(
+            trials,
+            workers=len(pool) if isinstance(workers, Mapping) else workers,
+            saves=saves,
+            needs=() if offers is None else own,
+            offers=pool,
+        )
+        if offers is not None:
+            _refuse_unmet(own, pool)
         if trainer is None:
             return cost
         return replace(cost, state_nbytes=_state_nbytes(trainer, config or {}, trials[0][0]))
@@ -105,8 +130,44 @@ def preview(
         raise ConfigurationError(
             f"trainer must be None for several spaces, got {trainer.__qualname__}"
         )
+    if needs is not None or offers is not None or isinstance(workers, Mapping):
+        raise ConfigurationError("needs, offers and classes of workers are for one space only")
     studies = (StudyTrials(trials=_trials(each, max_steps, filter)) for each in space)
     return costs_of(studies, workers=workers, saves=saves)
+
+
+def _pool(
+    workers: int | Mapping[str, int], offers: Mapping[str, Amounts] | None
+) -> Iterator[Offer]:
+    """Return the offers of the workers; none for a plain number of workers."""
+    refuse(
+        [
+            *(pool_problems(workers) if isinstance(workers, Mapping) else ()),
+            *offer_problems(offers, workers),
+        ]
+    )
+    return offers_of(workers, offers) if isinstance(workers, Mapping) else iter(())
+
+
+def _needs_of(
+    trials: Iterable[tuple[Sequences, Step]], needs: GivenNeeds | NeedsFunction | None
+) -> list[Needs]:
+    """Return the needs of each trial."""
+    if not callable(needs):
+        of_all = Needs.of(needs)
+        return [of_all for _ in trials]
+    values = ({name: each(0) for name, each in sequences.items()} for sequences, _ in trials)
+    return [needs_from(needs, each) for each in values]
+
+
+def _refuse_unmet(needs: Iterable[Needs], pool: list[Offer]) -> None:
+    """Refuse trials whose needs no worker meets."""
+    unmet: dict[Needs, list[int]] = {}
+    for number, each in enumerate(needs):
+        if not any(map(each.fits, pool)):
+            unmet.setdefault(each, []).append(number)
+    if unmet:
+        raise ClusterError(unmet_needs_text(unmet, pool))
 
 
 def _trials(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dasktune as dt
+from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.graph.cost import StudyTrials, cost_of, costs_of, steps_together
 from dasktune.sequences import Constant, MultiStep, Piecewise, Sequence
 from dasktune.types import Sequences, Step
@@ -87,3 +89,35 @@ def test_preview_text_shows_the_merge_rates(lr: float, note: str) -> None:
     spaces = [dt.Space(lr=Constant(0.1)), dt.Space(lr=Constant(lr))]
     text = str(dt.preview(spaces, max_steps=10))
     assert text.endswith(f"p = 1.000, 1.000{note}")
+
+
+OFFERS = {"fast": {"GPU": 1, "tags": ["a100"]}}
+
+
+def on_classes(needs: Any, widths: list[int]) -> float:
+    """Return the bound on 1 fast and 3 slow workers."""
+    pool = {"fast": 1, "slow": 3}
+    space = dt.Space(width=widths)
+    cost = dt.preview(space, max_steps=10, workers=pool, offers=OFFERS, needs=needs)
+    assert cost.workers == 4
+    return cost.bound_steps
+
+
+def test_preview_counts_only_workers_that_meet_needs() -> None:
+    assert on_classes(None, [1, 2, 3, 4]) == 10.0
+    assert on_classes({"GPU": 1}, [1, 2, 3, 4]) == 40.0
+    assert on_classes([{"GPU": 1}, {}], [1, 2, 3, 4]) == 10.0
+    by_width = {1: None, 2: None, 3: {"GPU": 1}, 4: {"tags": "a100"}}
+    assert on_classes(lambda values: by_width[values["width"]], [1, 2, 3, 4]) == 20.0
+
+
+def test_preview_needs_that_no_worker_meets_are_refused() -> None:
+    with pytest.raises(ClusterError, match="trials 0, 1: no worker has GPU=2; workers: fast"):
+        on_classes({"GPU": 2}, [1, 2])
+    with pytest.raises(ClusterError, match=r"trial 1: .*no worker has a tag 'a10', nearest is"):
+        on_classes(lambda values: {"tags": "a10"} if values["width"] > 1 else None, [1, 2])
+
+
+def test_preview_of_several_spaces_refuses_needs() -> None:
+    with pytest.raises(ConfigurationError, match=r"needs, offers and classes .* one space only"):
+        dt.preview([dt.Space(width=[1])], max_steps=3, needs={"GPU": 1})  # type: ignore[call-overload]
