@@ -14,7 +14,11 @@ from typing import Any
 from distributed import Client
 
 from dasktune.cluster.arbiter import CLAIM, LEAVE, add_arbiter
-from dasktune.engine.timeouts import CLAIM_SECONDS, SCHEDULER_ANSWER_SECONDS
+from dasktune.engine.timeouts import (
+    CLAIM_SECONDS,
+    SCHEDULER_ANSWER_SECONDS,
+    UNANSWERED_SECONDS,
+)
 from dasktune.graph.events import Lent
 from dasktune.graph.view import RunView
 
@@ -48,6 +52,8 @@ class FairShare:
         self._given_back: frozenset[str] = frozenset()
         self._lent: frozenset[str] | None = None
         self._due = 0.0
+        self._now = 0.0
+        self._answered = 0.0
         self._wake = threading.Event()
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -55,6 +61,7 @@ class FairShare:
     def use(self, client: Client) -> None:
         """Claim from the scheduler of this client from now on; `lent` is its first answer."""
         self._client, self._lent = client if add_arbiter(client) else None, None
+        self._answered = self._now
         if self._client is None:
             return
         self._claim = {"workers": 1, "weight": self._weight, "busy": [], "usable": None}
@@ -78,6 +85,7 @@ class FairShare:
         count_usable
             Returns how many workers the run can use now.
         """
+        self._now = now
         withheld = frozenset(self._view.withheld)
         given_back = frozenset(name for name in withheld if not self._view.slots[name].queue)
         if now < self._due and given_back == self._given_back:
@@ -113,7 +121,8 @@ class FairShare:
             return False
         answer = self._ask(CLAIM, run=self._run, client=client.id, **self._claim)
         if answer is None:
-            return False
+            return self._runs_out_of_patience()
+        self._answered = self._now
         lent = None if answer["lent"] is None else frozenset(answer["lent"])
         if lent == self._lent:
             return False
@@ -125,6 +134,21 @@ class FairShare:
                 else f"this run shares the workers of the cluster with {others} more"
             )
         self._lent = lent
+        return True
+
+    def _runs_out_of_patience(self) -> bool:
+        """Use all workers if no claim was answered for long; return whether that is new.
+
+        The last answer may have lent none, and nobody would lend more: the run would never end.
+        """
+        if self._lent is None or self._now - self._answered < UNANSWERED_SECONDS:
+            return False
+        logger.warning(
+            "the scheduler has not answered for %.0f s how many workers this run may use: it uses "
+            "all of them now, as if it were alone",
+            self._now - self._answered,
+        )
+        self._lent = None
         return True
 
     def _ask(self, operation: str, **message: object) -> Mapping[str, Any] | None:

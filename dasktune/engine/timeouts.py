@@ -85,6 +85,9 @@ SCHEDULER_ANSWER_SECONDS = 5.0
 CLAIM_SECONDS = 1.0
 """Time between two claims of a run for its share of the workers."""
 
+UNANSWERED_SECONDS = 60.0
+"""A run whose claims the scheduler has not answered for so long uses all workers."""
+
 SILENT_SECONDS = 120.0
 """A run that has claimed nothing for so long has no share any more.
 

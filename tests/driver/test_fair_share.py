@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,9 @@ from distributed import Client, LocalCluster, Worker, get_worker
 import dasktune as dt
 from dasktune.cluster.arbiter import CLAIM, NAME, ArbiterPlugin
 from dasktune.driver.fair_share import FairShare
+from dasktune.engine.timeouts import CLAIM_SECONDS, UNANSWERED_SECONDS
 from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import Lent
 from dasktune.graph.shares import Lending
 from dasktune.graph.view import RunView
 from tests.holding import wait_until
@@ -202,6 +205,49 @@ def test_run_goes_on_without_shares_where_the_arbiter_raises() -> None:
         share.use(client)
         assert share.lent.workers is None
         assert got == []
+
+
+class FailingLending(Lending):
+    """Lends one worker, and later answers no claim until it is mended.
+
+    The scheduler has a copy of the object: the flag is one of the class.
+    """
+
+    is_broken = False
+
+    def claim(self, *args: object, **kwargs: object) -> frozenset[str]:
+        if self.is_broken:
+            raise KeyError("broken")
+        return frozenset({"one"})
+
+
+def test_run_uses_all_workers_after_an_arbiter_failed_for_long(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def claim(run: str) -> object:
+        assert client.scheduler is not None
+        return await getattr(client.scheduler, CLAIM)(
+            run=run, client=client.id, workers=9, weight=1.0, busy=[], usable=None
+        )
+
+    got: queue.SimpleQueue[Lent] = queue.SimpleQueue()
+    with ExitStack() as stack:
+        client = connected_to(ArbiterPlugin(FailingLending()), stack)
+        client.sync(claim, "other")
+        view = RunView(Dispatcher("root"))
+        share = stack.enter_context(closing(FairShare(view, run="run", weight=1.0, put=got.put)))
+        share.use(client)
+        assert share.lent == Lent(workers=frozenset({"one"}))
+        monkeypatch.setattr(FailingLending, "is_broken", True)
+        share.turn(UNANSWERED_SECONDS, lambda: 2)
+        assert got.get(timeout=60) == Lent(workers=None)
+        assert "it uses all of them now" in caplog.text
+        monkeypatch.setattr(FailingLending, "is_broken", False)
+        share.turn(UNANSWERED_SECONDS + CLAIM_SECONDS, lambda: 2)
+        assert got.get(timeout=60) == Lent(workers=frozenset({"one"}))
+        monkeypatch.setattr(FailingLending, "is_broken", True)
+        share.turn(UNANSWERED_SECONDS + 2 * CLAIM_SECONDS, lambda: 2)
+    assert got.empty(), "patience begins anew with each answer"
 
 
 def test_plugin_is_registered_once(client: Client) -> None:
