@@ -72,5 +72,5 @@ def _client(
     place = place_of(folder, given(cluster))
     connect = place.connecting(folder, given(jobs))
     if place.is_local:
-        return local_cluster(checked, place.local_workers, place.local_gpus)
+        return local_cluster(checked, place.local_workers, place.local_gpus, place.most_per_gpu)
     return connect()

@@ -66,6 +66,14 @@ class ClusterFlags:
         float | None,
         typer.Option(min=0, help="GPUs that each worker has for itself, or its share such as 0.5."),
     ] = None
+    trials_per_gpu: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Up to N trials share a GPU of this host, as many as pay by measurement.",
+        ),
+    ] = None
     scheduler: Annotated[
         str | None, typer.Option(metavar="URL", help="Run on this Dask cluster, tls://host:port.")
     ] = None

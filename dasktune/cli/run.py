@@ -99,6 +99,7 @@ def run(
             tuner,
             workers=place.local_workers,
             gpus_per_worker=place.local_gpus,
+            trials_per_gpu=place.most_per_gpu,
             limits=limits_of_run,
             timeouts=timeouts_of_run,
             progress=progress,

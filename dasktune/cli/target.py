@@ -27,7 +27,7 @@ FILES = ("scheduler_file", "tls_ca", "tls_cert", "tls_key", "log_file")
 ELSEWHERE = ("scheduler", "scheduler_file", "slurm")
 """Options that name a cluster other than a local one."""
 
-OF_THIS_HOST = ("workers", "gpus_per_worker")
+OF_THIS_HOST = ("workers", "gpus_per_worker", "trials_per_gpu")
 """Options of a local cluster."""
 
 OF_SCHEDULER = ("tls_ca", "tls_cert", "tls_key", "insecure")
@@ -42,6 +42,8 @@ class Place:
     ----------
     workers, gpus_per_worker
         The workers of a local cluster, or with `slurm` those in jobs.
+    trials_per_gpu
+        Most trials that train on a GPU of a local cluster at a time.
     scheduler, scheduler_file
         A running cluster: its URL, or the file that its scheduler has written.
     tls_ca, tls_cert, tls_key, insecure
@@ -63,6 +65,7 @@ class Place:
 
     workers: int | str | None = None
     gpus_per_worker: float | None = None
+    trials_per_gpu: int | None = None
     scheduler: str | None = None
     scheduler_file: str | None = None
     tls_ca: str | None = None
@@ -99,6 +102,11 @@ class Place:
     def local_gpus(self) -> float | None:
         """The number of GPUs of each local worker, if given."""
         return self.gpus_per_worker if self.is_local else None
+
+    @property
+    def most_per_gpu(self) -> int:
+        """The most trials that train on a GPU of a local cluster at a time."""
+        return 1 if self.trials_per_gpu is None else self.trials_per_gpu
 
     def timeouts(self) -> Timeouts:
         """Return the timeouts of the run."""
@@ -161,6 +169,8 @@ class Place:
             for name in OF_THIS_HOST:
                 if getattr(self, name) is not None:
                     yield f"{_flag(name)} is for a local cluster, not for one of {named[0]}"
+        if self.slurm and self.trials_per_gpu is not None:
+            yield "--trials-per-gpu is for a local cluster, not for one of --slurm"
         if self.is_local and not _is_count(self.workers):
             yield f"--workers must be a number >= 1, got {self.workers!r}"
         for name in OF_SCHEDULER:

@@ -14,8 +14,9 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster, Nanny
 
-from dasktune.errors import ClusterError, ConfigurationError
-from dasktune.worker.gpus import VISIBLE, shared_out, visible_gpus
+from dasktune.errors import ClusterError, ConfigurationError, refuse
+from dasktune.worker.gpus import VISIBLE, shared_out, sharing_problems, visible_gpus
+from dasktune.worker.sharing import SHARED_DEVICE
 
 LOCAL_SETTINGS = {
     "distributed.worker.daemon": False,
@@ -44,14 +45,21 @@ class GpuNanny(Nanny):
         As for ``Nanny``; the name is a number.
     gpus
         What each worker sees, by name.
+    is_shared
+        Whether that is a GPU of which only as many workers train as that pays.
     """
 
-    def __init__(self, scheduler: str, *, name: int, gpus: list[str], **keywords: Any) -> None:
-        super().__init__(scheduler, name=name, env={VISIBLE: gpus[name]}, **keywords)
+    def __init__(
+        self, scheduler: str, *, name: int, gpus: list[str], is_shared: bool, **keywords: Any
+    ) -> None:
+        env = {VISIBLE: gpus[name], **({SHARED_DEVICE: gpus[name]} if is_shared else {})}
+        super().__init__(scheduler, name=name, env=env, **keywords)
 
 
 @contextmanager
-def local_client(workers: int | None = None, *, gpus_per_worker: float = 0) -> Iterator[Client]:
+def local_client(
+    workers: int | None = None, *, gpus_per_worker: float = 0, trials_per_gpu: int = 1
+) -> Iterator[Client]:
     """Give a client of a new local cluster: one single-threaded process per slot.
 
     Parameters
@@ -63,20 +71,26 @@ def local_client(workers: int | None = None, *, gpus_per_worker: float = 0) -> I
         GPUs that each worker has for itself, or the share of one such as 0.5, which two
         workers have then. A worker sees no other GPU, and has them as its resource ``GPU``.
         Of those that ``CUDA_VISIBLE_DEVICES`` names here, if it is set.
+    trials_per_gpu
+        Most trials that may train on one GPU at a time, each in a worker of its own. How many of
+        them do is measured: one more is tried where memory is known to have room, and stays if
+        the GPU then trains more steps a second. More than 1 is for ``gpus_per_worker=1``.
 
     Raises
     ------
     ConfigurationError
-        If there are not so many GPUs.
+        If there are not so many GPUs, or more trials of a GPU with parts or several GPUs.
     ClusterError
         If the processes cannot be started.
     """
     if workers is not None and (type(workers) is not int or workers < 1):
         raise ConfigurationError(f"workers must be an int >= 1, got {workers!r}")
+    refuse(sharing_problems(trials_per_gpu, gpus_per_worker))
     count, keywords = workers or available_cores(), dict[str, Any]()
     if gpus_per_worker:
-        gpus = shared_out(visible_gpus(), gpus_per_worker, workers)
+        gpus = shared_out(visible_gpus() * trials_per_gpu, gpus_per_worker, workers)
         count, keywords = len(gpus), {"worker_class": GpuNanny, "gpus": gpus}
+        keywords["is_shared"] = trials_per_gpu > 1
         keywords["resources"] = {"GPU": gpus_per_worker}
     with tempfile.TemporaryDirectory(prefix="dasktune-") as scratch:
         settings = {**LOCAL_SETTINGS, "temporary-directory": scratch}

@@ -468,6 +468,8 @@ class Workers:
             tags=frozenset(greeting["tags"]),
             host=_host_of(address),
             numerics=greeting["numerics"],
+            device=greeting["device"],
+            device_bytes=greeting["device_bytes"],
         )
 
     def _problem_of(self, address: str, greeting: Mapping[str, Any]) -> str | None:

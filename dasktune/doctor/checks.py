@@ -323,7 +323,7 @@ RULES = (
         host_checks.disks,
     ),
     *(host_checks.clocks, host_checks.memory, host_checks.cores, host_checks.classes),
-    host_checks.gpus,
+    *(host_checks.packing, host_checks.gpus),
 )
 """All checks, in the order of their findings."""
 

@@ -494,7 +494,12 @@ def _torch(answer: Mapping[str, Any]) -> Torch:
 
 
 def _kind(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"kind": answer["class"], "tags": tuple(answer["tags"])}
+    return {
+        "kind": answer["class"],
+        "tags": tuple(answer["tags"]),
+        "device": answer["device"],
+        "has_mps": answer["mps"],
+    }
 
 
 def _shared(answers: Answers, group: Sequence[str]) -> Answers:

@@ -13,10 +13,10 @@ from dasktune.doctor.checks import diagnose
 from dasktune.doctor.collect import Collector
 from dasktune.doctor.findings import Diagnosis
 from dasktune.doctor.study import CheckedStudy
+from dasktune.driver.run import gpus_per_local_worker
 from dasktune.engine.timeouts import CHECK_SECONDS
 from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.study.study import Study
-from dasktune.worker.gpus import gpus_needed
 
 
 def doctor(
@@ -25,6 +25,7 @@ def doctor(
     client: Client | None = None,
     workers: int | None = None,
     gpus_per_worker: float | None = None,
+    trials_per_gpu: int = 1,
     seconds: float = CHECK_SECONDS,
 ) -> Diagnosis:
     """Check all that a study needs, and return the findings with what to mend.
@@ -38,7 +39,7 @@ def doctor(
         The study.
     client
         Connected to the Dask cluster that it will run on; None starts a local one.
-    workers, gpus_per_worker
+    workers, gpus_per_worker, trials_per_gpu
         Of the local cluster, as for `dasktune.Study.optimize`.
     seconds
         Longest time of each check on each worker; a finding names a worker that takes longer.
@@ -62,14 +63,16 @@ without one it is used with ask and tell
     """
     if not isinstance(study, Study):
         raise ConfigurationError(f"study must be one of create_study, got {study!r}")
-    if client is not None and (workers is not None or gpus_per_worker is not None):
+    is_local = workers is not None or gpus_per_worker is not None or trials_per_gpu != 1
+    if client is not None and is_local:
         raise ConfigurationError(
-            "workers and gpus_per_worker are for a local cluster, not for the one of client"
+            "workers, gpus_per_worker and trials_per_gpu are for a local cluster, not for the one "
+            "of client"
         )
     checked = CheckedStudy.of(study)
     if client is not None:
         return examine(checked, client, seconds=seconds)
-    with local_cluster(checked, workers, gpus_per_worker) as local:
+    with local_cluster(checked, workers, gpus_per_worker, trials_per_gpu) as local:
         return examine(checked, local, seconds=seconds)
 
 
@@ -90,8 +93,11 @@ def examine(checked: CheckedStudy, client: Client, *, seconds: float = CHECK_SEC
 
 
 def local_cluster(
-    checked: CheckedStudy, workers: int | None, gpus_per_worker: float | None
+    checked: CheckedStudy,
+    workers: int | None,
+    gpus_per_worker: float | None,
+    trials_per_gpu: int = 1,
 ) -> AbstractContextManager[Client]:
     """Return the cluster that a run of the study would start on this host."""
-    gpus = gpus_needed(checked.plan.needs, gpus_per_worker)
-    return local_client(workers, gpus_per_worker=gpus)
+    gpus = gpus_per_local_worker(None, gpus_per_worker, trials_per_gpu, checked.plan.needs)
+    return local_client(workers, gpus_per_worker=gpus, trials_per_gpu=trials_per_gpu)

@@ -207,6 +207,9 @@ class WorkerFacts:
         The parts of the trainer's fingerprint that differ on the worker, in words.
     kind, tags
         The worker's compute class, and its tags; None and none if unknown.
+    device, has_mps
+        The device that it shares with others by measurement, empty if none, and whether NVIDIA's
+        multi-process service runs there.
     """
 
     address: str
@@ -222,6 +225,8 @@ class WorkerFacts:
     trip: Trip | None = None
     kind: str | None = None
     tags: tuple[str, ...] = ()
+    device: str = ""
+    has_mps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -339,6 +339,19 @@ def classes(facts: Facts) -> Iterator[Finding]:
         yield MACHINES.ok("class", words, [worker.address for worker in workers])
 
 
+def packing(facts: Facts) -> Iterator[Finding]:
+    """Find the devices on which several trials may train together, and whether MPS runs."""
+    by_device: dict[str, list[WorkerFacts]] = defaultdict(list)
+    for worker in facts.workers:
+        if worker.device:
+            by_device[worker.device].append(worker)
+    for device, workers in by_device.items():
+        words = f"up to {counted(len(workers), 'trial')} at a time on {device}, by measurement"
+        if any(worker.role and worker.role.resources.get("GPU") for worker in workers):
+            words += "; MPS runs" if workers[0].has_mps else "; MPS does not run: they take turns"
+        yield MACHINES.ok("packing", words, [worker.address for worker in workers])
+
+
 def gpus(facts: Facts) -> Iterator[Finding]:
     """Find GPUs that cannot be used, stay unused or are shared without being declared."""
     good: dict[str, list[str]] = defaultdict(list)
@@ -394,6 +407,8 @@ def _sharing(facts: Facts) -> Iterator[tuple[str, Finding]]:
     """Yield a finding for each worker that shares a GPU without declaring it."""
     on: dict[tuple[str, str], list[WorkerFacts]] = defaultdict(list)
     for worker in facts.workers:
+        if worker.device:
+            continue  # of its workers only as many train as their memory has room for
         if worker.torch is not None and worker.torch.devices and worker.look is not None:
             on[worker.look.host, worker.torch.devices[0].uuid].append(worker)
     for (host, _), workers in on.items():
@@ -403,7 +418,7 @@ def _sharing(facts: Facts) -> Iterator[tuple[str, Finding]]:
         words = f"{counted(len(workers), 'worker')} on one GPU of {host}, claimed {sum(claims):g}x"
         mend = (
             "give each its own with CUDA_VISIBLE_DEVICES (--gpus-per-worker 1), or a part of one "
-            "(--gpus-per-worker 0.5)"
+            "(--gpus-per-worker 0.5), or share it by measurement (--trials-per-gpu 2)"
         )
         for worker in workers:
             yield worker.address, MACHINES.warning("GPU", words, mend, [worker.address])

@@ -34,6 +34,7 @@ from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.fingerprint.installed import is_installed_name
 from dasktune.worker.hardware import describe_worker
 from dasktune.worker.job import JobPlan, open_job
+from dasktune.worker.sharing import describe_sharing
 
 _PARSING = threading.Lock()
 
@@ -194,8 +195,10 @@ async def open_there(plan: JobPlan, dask_worker: Any = None) -> str:
 
 
 async def class_there(dask_worker: Any = None) -> dict[str, object]:
-    """Return the compute class and the tags of a worker."""
-    return await asyncio.to_thread(describe_worker, dict(dask_worker.state.total_resources))
+    """Return the compute class and the tags of a worker, and the device that it shares."""
+    resources = dict(dask_worker.state.total_resources)
+    known = await asyncio.to_thread(describe_worker, resources)
+    return {**known, **await asyncio.to_thread(describe_sharing, resources)}
 
 
 async def parts_there(plan: JobPlan, dask_worker: Any = None) -> dict[str, str]:

@@ -503,7 +503,11 @@ class Attempts:
         return [
             Reached(attempt=message.attempt, step=message.step),
             TrainingEnded(
-                attempt=message.attempt, step=message.step, status=status, seconds=seconds
+                attempt=message.attempt,
+                step=message.step,
+                status=status,
+                seconds=seconds,
+                peak_bytes=message.peak_bytes or 0,
             ),
         ]
 
@@ -521,6 +525,7 @@ class Attempts:
                 step=message.step,
                 message=message.message,
                 traceback=message.traceback,
+                is_out_of_memory=message.is_out_of_memory,
             ),
         ]
 

@@ -293,6 +293,7 @@ class Audits:
         """Return the slots that could have an audit, those with the least to do first."""
         taken = {running.worker for running in self._running.values()} | self._leaving
         taken |= {*paused, *(aside.worker for aside in self._view.aside), *self._view.withheld}
+        taken |= {*self._view.beside}  # where memory may have no room for two
         slots = [slot for worker, slot in self._view.slots.items() if worker not in taken]
         return sorted(slots, key=lambda slot: len(slot.queue))
 

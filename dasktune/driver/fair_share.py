@@ -96,7 +96,8 @@ class FairShare:
             "workers": count_usable(),
             "weight": self._weight,
             "busy": busy,
-            "usable": [*self._view.slots] or None,  # none are known at first
+            # None are known at first. Of a device that workers share, one study has it all.
+            "usable": [*self._view.claimable] or None,
         }
         self._wake.set()
 

@@ -20,7 +20,7 @@ from dasktune.engine.limits import Meter
 from dasktune.engine.outcome import Outcome
 from dasktune.engine.timeouts import Timeouts
 from dasktune.engine.trials import TrialRecord
-from dasktune.errors import ConfigurationError
+from dasktune.errors import refuse
 from dasktune.graph.audits import AuditDraw
 from dasktune.needs import Needs
 from dasktune.storage.checkpoints import CheckpointStore
@@ -28,7 +28,7 @@ from dasktune.storage.database.database import Database
 from dasktune.storage.retention import Retention
 from dasktune.trainer.check_resume.verdict import device_of
 from dasktune.types import Objective, TrialState, Value
-from dasktune.worker.gpus import gpus_needed
+from dasktune.worker.gpus import gpus_needed, sharing_problems
 from dasktune.worker.job import JobPlan
 
 if TYPE_CHECKING:
@@ -277,6 +277,7 @@ def cluster_of(
     client: Client | None,
     workers: int | None,
     gpus_per_worker: float,
+    trials_per_gpu: int = 1,
 ) -> Iterator[Client]:
     """Give a client: of the user's cluster, or of a local one that is started meanwhile.
 
@@ -288,6 +289,8 @@ def cluster_of(
         Number of local workers; None takes as many as fit on this host.
     gpus_per_worker
         GPUs of each local worker; see `gpus_per_local_worker`.
+    trials_per_gpu
+        Most trials that train on a GPU of a local cluster at a time.
     """
     from dasktune.cluster.local import local_client
     from dasktune.cluster.workers import own_client
@@ -295,27 +298,32 @@ def cluster_of(
     if client is not None:
         context = own_client(client)
     else:
-        context = local_client(workers, gpus_per_worker=gpus_per_worker)
+        context = local_client(
+            workers, gpus_per_worker=gpus_per_worker, trials_per_gpu=trials_per_gpu
+        )
     with context as connected:
         yield connected
 
 
 def gpus_per_local_worker(
-    client: Client | None, gpus_per_worker: float | None, needs: Needs
+    client: Client | None, gpus_per_worker: float | None, trials_per_gpu: int, needs: Needs
 ) -> float:
     """Return how many GPUs each local worker gets, before anything is started.
 
     Raises
     ------
     ConfigurationError
-        If GPUs are asked for in the cluster of a client, which has its own.
+        If GPUs are asked for in the cluster of a client, which has its own; or several trials are
+        to share GPUs of which each worker has not exactly one.
     """
     if client is None:
-        return gpus_needed(needs, gpus_per_worker)
-    if gpus_per_worker is not None:
-        raise ConfigurationError(
-            "gpus_per_worker is for a local cluster, not for the one of client"
-        )
+        shares = trials_per_gpu != 1 and gpus_per_worker is None
+        gpus = gpus_needed(needs, 1 if shares else gpus_per_worker)
+        refuse(sharing_problems(trials_per_gpu, gpus))
+        return gpus
+    given = ["gpus_per_worker"] if gpus_per_worker is not None else []
+    given += ["trials_per_gpu"] if trials_per_gpu != 1 else []
+    refuse(f"{name} is for a local cluster, not for the one of client" for name in given)
     return 0
 
 

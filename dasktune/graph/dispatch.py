@@ -251,6 +251,7 @@ class Dispatcher:
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Handle one event at time `now` (seconds); return the instructions that follow."""
+        self._placing.packing.now = now
         match event:
             case WorkerJoined():
                 self._placing.join([event])
@@ -342,6 +343,19 @@ class Dispatcher:
         return self._placing.trust.aside
 
     @property
+    def claimable(self) -> Iterator[str]:
+        """Yield the workers that a study may claim: one of those that share a device."""
+        return (worker for worker in self.slots if not self._placing.packing.is_extra(worker))
+
+    @property
+    def beside(self) -> Iterator[str]:
+        """Yield the idle workers whose device another worker uses, or stands for."""
+        packing = self._placing.packing
+        for worker, slot in self.slots.items() if packing.is_open else ():
+            if not slot.queue and (packing.is_extra(worker) or packing.company(worker)):
+                yield worker
+
+    @property
     def withheld(self) -> Iterator[str]:
         """Yield the workers that other studies have."""
         return filter(self._placing.is_withheld, self.slots)
@@ -383,9 +397,11 @@ class Dispatcher:
 
     def _worker_lost(self, event: WorkerLost) -> None:
         is_blameless = event.is_blameless or self._placing.is_leaving(event.worker)
-        self._placing.lose(event.worker)
         lost = [attempt for attempt in self.attempts.values() if attempt.worker == event.worker]
         blamed = [attempt for attempt in lost if attempt.has_begun and not attempt.ended]
+        if not is_blameless:
+            blamed = [attempt for attempt in blamed if not self._outgrew(attempt)]
+        self._placing.lose(event.worker)
         for attempt in reversed(lost):
             self._close(attempt)
             self._release(attempt)
@@ -416,11 +432,13 @@ class Dispatcher:
         attempt = self.attempts.get(attempt_id)
         if attempt is not None and not attempt.begun:
             attempt.begun, attempt.started = True, now
+            self._placing.packing.reached(attempt, attempt.start)
 
     def _progress(self, event: Progress) -> None:
         attempt = self.attempts.get(event.attempt)
         if attempt is not None:
             self._advance(attempt, event.step)
+            self._placing.packing.reached(attempt, event.step)
 
     def _saved(self, event: Saved) -> None:
         attempt = self.attempts.get(event.attempt)
@@ -492,6 +510,7 @@ class Dispatcher:
                 self._release(attempt)
             return
         self._advance(attempt, event.step)
+        self._placing.packing.ended(attempt, event.step, event.peak_bytes)
         self._close(attempt)
         slot = self.slots.get(attempt.worker)
         if slot is not None and slot.queue and slot.queue[0].started is None:
@@ -564,7 +583,11 @@ class Dispatcher:
         if attempt is None:
             return
         self._advance(attempt, event.step)
+        is_blameless = event.is_out_of_memory and self._outgrew(attempt)
         self._close(attempt)
+        if is_blameless:
+            self._release(attempt)
+            return
         node, worker = attempt.node_at(min(event.step + 1, attempt.leaf.stop)), attempt.worker
         if node.is_alone:
             node = attempt.leaf  # it is trained anew as a whole
@@ -575,6 +598,14 @@ class Dispatcher:
         if self._is_hopeless(node, event.step):
             failure = Failure(step=event.step, message=event.message, traceback=event.traceback)
             self._fail_node(node, failure)
+
+    def _outgrew(self, attempt: Attempt) -> bool:
+        """Note that memory was not enough for an attempt; return whether it shared its device.
+
+        Then others may have filled it: the steps are tried once more, alone.
+        """
+        node = attempt.node_at(min(attempt.position + 1, attempt.leaf.stop))
+        return self._placing.packing.outgrew(attempt, node)
 
     def _is_hopeless(self, node: Node, step: Step) -> bool:
         """Whether the step after `step` raised on so many workers that its trials fail.

@@ -34,6 +34,11 @@ class WorkerJoined:
     numerics
         The name of its numeric class: on workers of one, the same steps give the same bits. Empty
         where all are taken for one.
+    device
+        Unique name of the device that it shares with other workers, of which only as many train
+        at a time as that pays; empty where it shares none.
+    device_bytes
+        Memory of that device; 0 if it is not known.
     """
 
     worker: str
@@ -42,6 +47,8 @@ class WorkerJoined:
     tags: frozenset[str] = frozenset()
     host: str = ""
     numerics: str = ""
+    device: str = ""
+    device_bytes: int = 0
 
     @property
     def offer(self) -> Offer:
@@ -138,22 +145,32 @@ class TrainingEnded:
         ``lost``: its states could not be made durable.
     seconds
         Time spent in training steps and their evaluation.
+    peak_bytes
+        The most memory of a shared device that the worker's process has held; 0 if unknown.
     """
 
     attempt: str
     step: Step
     status: Literal["trained", "stopped", "skipped", "superseded", "missing", "lost"]
     seconds: float = 0.0
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The trainer of an attempt raised in the step after `step`."""
+    """The trainer of an attempt raised in the step after `step`.
+
+    Parameters
+    ----------
+    is_out_of_memory
+        Whether it raised because memory was full.
+    """
 
     attempt: str
     step: Step
     message: str
     traceback: str = ""
+    is_out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

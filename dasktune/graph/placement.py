@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from operator import itemgetter
 
 from dasktune.graph.attempts import QUEUE_LENGTH, Attempt, DispatchOptions, Slot
@@ -19,6 +20,7 @@ from dasktune.graph.events import RunStage, WorkerJoined
 from dasktune.graph.frontier import Frontier, start_of
 from dasktune.graph.market import Market
 from dasktune.graph.matching import Matching, Wanted
+from dasktune.graph.packing import Packing
 from dasktune.graph.plan import Node, Place
 from dasktune.graph.speeds import Speeds
 from dasktune.graph.trust import Trust
@@ -51,6 +53,7 @@ class Placing:
         self.slots: dict[str, Slot] = {}
         self.trust = Trust(frontier.got_past)
         self.matching = Matching(options.needs)
+        self.packing = Packing(speeds.model_of)
         self._frontier = frontier
         self._speeds = speeds
         self._options = options
@@ -67,19 +70,23 @@ class Placing:
 
     @property
     def idle_workers(self) -> int:
-        """Number of idle workers."""
-        return len(self._idle)
+        """Number of idle workers that may begin a stage beside those that run."""
+        if not self.packing.is_open:
+            return len(self._idle)
+        most = len(self._idle)
+        ready = sum(1 for _ in islice(self._frontier.ready(), most))
+        return self.packing.idle_workers(self._idle, ready)
 
     def fill(self, now: float) -> list[RunStage]:
         """Give idle workers the best stages, and running ones what comes next."""
         if self.trust.any_aside:
             self._take_back(now)
             self._try_last_resort(now)
-        self._filled = now
+        self._filled = self.packing.now = now
         self._free.clear()
         self._market.changed()
-        while self._idle:
-            choice = self._choice(self._idle, now)
+        while workers := self._with_room(self._idle):
+            choice = self._choice(workers, now)
             if choice is None:
                 break
             self._launch(*choice, None, now)
@@ -113,6 +120,8 @@ class Placing:
                 self.slots[worker] = Slot(worker, offer.kind)
                 self._sizes[offer.kind] = offer.size
                 self.trust.join(worker, event.host)
+                if event.device:
+                    self.packing.join(worker, event.device, event.device_bytes)
                 self._note_idle(worker)
         if len(self.slots) > before:
             self._count_slots()
@@ -182,6 +191,7 @@ class Placing:
         self._leaving.discard(worker)
         self.trust.lose(worker)
         self.matching.lose(worker)
+        self.packing.lose(worker)
         self.slots.pop(worker, None)
         self._count_slots()
 
@@ -193,6 +203,9 @@ class Placing:
             slot.last = attempt.node
             if slot.queue:
                 self._frontier.continued.append(slot.queue[-1].id)
+                self.packing.enter(slot.queue[0])
+            else:
+                self.packing.leave(attempt)
             self._note_idle(slot.worker)
 
     def clear(self) -> None:
@@ -203,12 +216,17 @@ class Placing:
         self._idle.clear()
         self.trust.clear()
         self.matching.clear()
+        self.packing.clear()
         self._count_slots()
 
     def _count_slots(self) -> None:
         """Tell the speeds how many slots there are of each class; a new class changes lengths."""
         self._market.changed()
-        own = (slot for slot in self.slots.values() if not self.is_withheld(slot.worker))
+        own = (
+            slot
+            for slot in self.slots.values()
+            if not self.is_withheld(slot.worker) and not self.packing.is_extra(slot.worker)
+        )
         if self._speeds.set_slots(Counter(slot.kind for slot in own)):
             self._frontier.reweigh()
 
@@ -258,6 +276,21 @@ class Placing:
         may_start = partial(self._may_start, workers=workers)
         node = self._frontier.best_ready(may_start, partial(self._may_meet, workers=workers))
         return None if node is None else (node, self._slot_for(node, workers))
+
+    def _with_room(self, workers: Collection[str]) -> Collection[str]:
+        """Return the workers whose devices have room for one stage more."""
+        if not self.packing.is_open:
+            return workers
+        return [worker for worker in workers if self.packing.has_room(worker)]
+
+    def _is_in_turn(self, node: Node, slot: Slot) -> bool:
+        """Whether a stage would be the next one if none had to run alone on its device."""
+        if not self.packing.company(slot.worker):
+            return True
+        best = self._frontier.best_ready(
+            may_meet=lambda wanted: self.matching.may_run(slot.worker, wanted)
+        )
+        return best is node
 
     def _may_meet(self, wanted: Wanted, workers: Collection[str]) -> bool:
         """Whether one of some workers meets needs."""
@@ -338,7 +371,7 @@ class Placing:
                 (
                     sum(self._remaining_seconds(attempt, now) for attempt in slot.queue)
                     for slot in self._usable()
-                    if slot.kind == kind
+                    if slot.kind == kind and (slot.queue or self.packing.has_room(slot.worker))
                 ),
                 default=math.inf,
             )
@@ -352,6 +385,10 @@ class Placing:
         """Return the slot that holds the stage's start state, else any that may run it."""
         slots = (self.slots[worker] for worker in workers)
         allowed = [slot for slot in slots if self._may_run(node, slot)]
+        if self.packing.is_open:
+            allowed.sort(key=lambda slot: self.packing.rank(slot.worker))
+            least = self.packing.company(allowed[0].worker)
+            allowed = [slot for slot in allowed if self.packing.company(slot.worker) == least]
         return next((slot for slot in allowed if slot.last is node.parent), allowed[0])
 
     def _continue_paths(self, now: float) -> None:
@@ -415,6 +452,8 @@ class Placing:
     def _may_run(self, node: Node, slot: Slot) -> bool:
         """Whether a worker fits a stage, which is tried on another host first if it raised."""
         if not self.matching.may_run(slot.worker, node.needs):
+            return False
+        if self.packing.is_open and not self.packing.may_run(node, slot.worker, slot.kind):
             return False
         raised_on = self._frontier.work(node).raised_on
         if not raised_on:
@@ -497,6 +536,8 @@ class Placing:
             kind=slot.kind,
         )
         self._attempts[attempt.id] = attempt
+        if not slot.queue:
+            self.packing.enter(attempt, is_in_turn=self._is_in_turn(node, slot))
         slot.queue.append(attempt)
         self._idle.pop(slot.worker, None)
         self._free.pop(slot.kind, None)

@@ -254,14 +254,14 @@ class Speeds:
         if not self._all:
             return 1.0
         if kind is None and len(self.slots) > 1:
-            return self._average(self._model_of(node)).seconds
+            return self._average(self.model_of(node)).seconds
         if kind is None:
             kind = next(iter(self.slots or self._all))
-        return self._estimate(self._model_of(node), kind)
+        return self._estimate(self.model_of(node), kind)
 
     def profile(self, node: Node) -> Profile:
         """Return how fast the classes may be for a node; empty where all slots are of one class."""
-        return self._average(self._model_of(node)).profile if len(self.slots) > 1 else ()
+        return self._average(self.model_of(node)).profile if len(self.slots) > 1 else ()
 
     @property
     def is_known(self) -> bool:
@@ -275,7 +275,7 @@ class Speeds:
         model was measured, or is being tried, or where nothing is known of it at all. By this
         doubt each pair of model and class is tried once, if it may be the best one.
         """
-        return self._doubt(self._model_of(node), kind)
+        return self._doubt(self.model_of(node), kind)
 
     def _doubt(self, model: Model, kind: str) -> float:
         if kind in self._measured.get(model, ()) or (model, kind) in self._tried:
@@ -289,7 +289,7 @@ class Speeds:
         """Note that a model is being tried on a class."""
         if len(self.slots) < 2:
             return
-        model = self._model_of(node)
+        model = self.model_of(node)
         if kind not in self._measured.get(model, ()):
             self._tried.add((model, kind))
             self._averages.pop(model, None)
@@ -314,7 +314,7 @@ class Speeds:
         """
         if steps <= 0 or seconds <= 0:
             return False
-        model = self._model_of(node)
+        model = self.model_of(node)
         measured = self._measured.setdefault(model, {})
         mean = measured.get(kind) or self._begin(model, kind)
         mean.add(steps, seconds, memory=_MEMORY_STEPS)
@@ -399,7 +399,8 @@ class Speeds:
         )
         return seconds / sum(mean.steps for mean in self._all.values())
 
-    def _model_of(self, node: Node) -> Model:
+    def model_of(self, node: Node) -> Model:
+        """Return the model of a node."""
         model = self._models.get(node)
         if model is None:
             model = self._models[node] = model_of(self._values_at(node.sequences, node.start))

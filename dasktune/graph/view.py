@@ -186,6 +186,16 @@ class RunView:
         return self._dispatcher.aside
 
     @property
+    def claimable(self) -> Iterator[str]:
+        """Yield the workers that a study may claim: one of those that share a device."""
+        return self._dispatcher.claimable
+
+    @property
+    def beside(self) -> Iterator[str]:
+        """Yield the idle workers whose device another worker uses, or stands for."""
+        return self._dispatcher.beside
+
+    @property
     def withheld(self) -> Iterator[str]:
         """Yield the workers that other studies have."""
         return self._dispatcher.withheld

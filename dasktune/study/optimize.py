@@ -125,6 +125,7 @@ class Optimizer:
         client: Client | None = None,
         workers: int | None = None,
         gpus_per_worker: float | None = None,
+        trials_per_gpu: int = 1,
         limits: Limits | None = None,
         callbacks: Iterable[Callback] = (),
         progress: bool | None = None,
@@ -150,6 +151,10 @@ class Optimizer:
         gpus_per_worker
             GPUs of each local worker, or its share of a GPU such as 0.5; if None, what stages
             need (`create_study`).
+        trials_per_gpu
+            Most trials that may train on one GPU of the local cluster at a time, each in a worker
+            of its own. How many do is measured for each model, beginning with one; see
+            docs/clusters.md. More than 1 needs ``gpus_per_worker=1``, which it implies.
         limits
             End earlier: at a target, or after so much time or so many steps. Running stages are
             saved.
@@ -215,7 +220,9 @@ class Optimizer:
             meter = first.meter
             if meter.reached() is None:
                 refuse_other_rule(results.row)
-                gpus = gpus_per_local_worker(client, gpus_per_worker, results.options.needs)
+                gpus = gpus_per_local_worker(
+                    client, gpus_per_worker, trials_per_gpu, results.options.needs
+                )
                 self._checks.device = device_of_run(client, gpus, results.options.needs)
                 is_alone = self._is_alone(allow_failed_check)
                 is_unchecked = not is_alone and self._checks.refuse_failed(allow_failed_check)
@@ -230,7 +237,7 @@ class Optimizer:
                         self._stoppable(meter),
                         interruptible(self.stop),
                         self._checks.running(known, timeouts.step_seconds),
-                        cluster_of(client, workers, gpus) as connected,
+                        cluster_of(client, workers, gpus, trials_per_gpu) as connected,
                     ):
                         self._checks.finish(allow_failed_check, is_audited=audit > 0)
                         train = partial(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback as tracebacks
+from collections.abc import Iterator
 
 from dasktune.storage.redaction import redacted
 
@@ -52,12 +53,27 @@ def spoils_process(error: BaseException) -> bool:
     After most errors of a GPU, every later use of it fails in this process; but lack of memory is
     harmless.
     """
+    for cause in _causes(error):
+        names = " ".join(base.__name__ for base in type(cause).__mro__)
+        is_of_gpu = "AcceleratorError" in names or any(text in str(cause) for text in _SPOILING)
+        if is_of_gpu and not _is_full(cause):
+            return True
+    return False
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory was full, of a GPU or of the process."""
+    return any(isinstance(cause, MemoryError) or _is_full(cause) for cause in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and those that it came from."""
     cause: BaseException | None = error
     while cause is not None:
-        names = " ".join(base.__name__ for base in type(cause).__mro__)
-        is_full = any(text in f"{names} {cause}" for text in _FULL)
-        is_of_gpu = "AcceleratorError" in names or any(text in str(cause) for text in _SPOILING)
-        if is_of_gpu and not is_full:
-            return True
+        yield cause
         cause = cause.__cause__ or cause.__context__
-    return False
+
+
+def _is_full(error: BaseException) -> bool:
+    names = " ".join(base.__name__ for base in type(error).__mro__)
+    return any(text in f"{names} {error}" for text in _FULL)

@@ -35,10 +35,13 @@ class Gpu:
         Its name there.
     nbytes
         Its memory.
+    uuid
+        Unique name; empty if the driver does not say.
     """
 
     model: str
     nbytes: int
+    uuid: str = ""
 
 
 class _Memory(ctypes.Structure):
@@ -105,6 +108,17 @@ def shared_out(gpus: tuple[str, ...], per_worker: float, workers: int | None = N
             f"{per_worker:g} must find GPUs enough; {_in_words(gpus)} here"
         )
     return slots[:workers]
+
+
+def sharing_problems(trials_per_gpu: object, gpus_per_worker: float) -> Iterator[str]:
+    """Yield why so many trials cannot share a GPU."""
+    if type(trials_per_gpu) is not int or trials_per_gpu < 1:
+        yield f"trials_per_gpu must be an int >= 1, got {trials_per_gpu!r}"
+    elif trials_per_gpu > 1 and gpus_per_worker != 1:
+        yield (
+            f"trials_per_gpu={trials_per_gpu} must come with gpus_per_worker=1, "
+            f"got {gpus_per_worker:g}"
+        )
 
 
 def gpus_needed(needs: Needs, gpus_per_worker: float | None) -> float:
@@ -183,7 +197,8 @@ def gpu_of(gpu_id: str) -> Gpu | None:
                 return None
             failed = driver.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
             model = name.value.decode(errors="replace")
-            return Gpu(model=model, nbytes=0 if failed else memory.total)
+            nbytes = 0 if failed else memory.total
+            return Gpu(model=model, nbytes=nbytes, uuid=_uuid_of(driver, device))
     except (OSError, AttributeError):
         return None
 
@@ -215,20 +230,26 @@ def _device(driver: Any, gpu_id: str) -> ctypes.c_void_p | None:
     if not gpu_id.isdecimal():
         if driver.nvmlDeviceGetHandleByUUID(gpu_id.encode(), ctypes.byref(device)) == 0:
             return device
-        return next(_with_uuid(driver, gpu_id.encode()), None)
+        return next(_with_uuid(driver, gpu_id), None)
     failed = driver.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(gpu_id)), ctypes.byref(device))
     return None if failed else device
 
 
-def _with_uuid(driver: Any, start: bytes) -> Iterator[ctypes.c_void_p]:
+def _uuid_of(driver: Any, device: ctypes.c_void_p) -> str:
+    """Return the UUID of a GPU; empty if the driver does not say."""
+    uuid = ctypes.create_string_buffer(96)
+    failed = driver.nvmlDeviceGetUUID(device, uuid, ctypes.c_uint(96))
+    return "" if failed else uuid.value.decode(errors="replace")
+
+
+def _with_uuid(driver: Any, start: str) -> Iterator[ctypes.c_void_p]:
     """Yield the GPUs whose UUID begins so."""
     count = ctypes.c_uint()
     driver.nvmlDeviceGetCount_v2(ctypes.byref(count))
     for index in range(count.value):
-        device, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+        device = ctypes.c_void_p()
         failed = driver.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device))
-        failed = failed or driver.nvmlDeviceGetUUID(device, uuid, ctypes.c_uint(96))
-        if not failed and uuid.value.startswith(start):
+        if not failed and _uuid_of(driver, device).startswith(start):
             yield device
 
 

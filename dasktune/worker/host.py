@@ -33,7 +33,13 @@ from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Step, Value
 from dasktune.worker.audit import AuditRun
 from dasktune.worker.control import Control
-from dasktune.worker.errors_in_words import in_words, sendable, spoils_process, where
+from dasktune.worker.errors_in_words import (
+    in_words,
+    is_out_of_memory,
+    sendable,
+    spoils_process,
+    where,
+)
 from dasktune.worker.job import AuditSpec, Job, StageSpec
 from dasktune.worker.messages import (
     AuditEnded,
@@ -48,6 +54,7 @@ from dasktune.worker.messages import (
     StepMetrics,
     StoreFailed,
 )
+from dasktune.worker.sharing import begin_peak, free_unused, peak_bytes
 
 Emit = Callable[[list[StageMessage]], None]
 
@@ -279,16 +286,20 @@ class StageHost:
             self._stage, self._running, self._is_abandoned = work, attempt, False
         self._thread = threading.get_ident()
         self._take_over_thread()
+        is_full = False
         try:
             return work.train()
         except BaseException as error:  # noqa: BLE001 - SystemExit in user code kills a worker
             self._warm = None
+            is_full = is_out_of_memory(error)
             if spoils_process(error):
                 self._is_spoiled = True
                 self._leave()
             return work.failure(error)
         finally:
             self._stage = self.step_began = None
+            if is_full:
+                free_unused(self.job.device)  # the error, which held the trainer, is gone by now
             with self._lock:
                 self._forget(attempt)
                 self._running = None
@@ -535,6 +546,8 @@ class _StageRun:
         # Before user code has its turn, which may take this process with it: what was lost then
         # must be known.
         self._flush()
+        if host.job.shares_device:
+            begin_peak(host.job.device)
         began = time.monotonic()
         try:
             lineage = host.lineage_at(spec, self.sequences)
@@ -665,12 +678,19 @@ class _StageRun:
             text = sendable(str(error))
             self._outbox.append(StoreFailed(attempt=attempt, message=text))
         self._flush()
-        self._outbox.append(self._failed(words))
+        self._outbox.append(self._failed(words, is_out_of_memory=is_out_of_memory(error)))
         self._flush()
         return _receipt(attempt, self.step, "failed")
 
-    def _failed(self, words: Mapping[str, str]) -> StageFailed:
-        return StageFailed(attempt=self.spec.attempt, step=self.step, at=time.time(), **words)
+    def _failed(self, words: Mapping[str, str], *, is_out_of_memory: bool = False) -> StageFailed:
+        return StageFailed(
+            attempt=self.spec.attempt,
+            step=self.step,
+            at=time.time(),
+            is_out_of_memory=is_out_of_memory,
+            message=words["message"],
+            traceback=words["traceback"],
+        )
 
     def _end(self, status: StageStatus) -> StageEnded:
         receipt = StageEnded(
@@ -682,6 +702,7 @@ class _StageRun:
             evaluate_seconds=self._evaluating,
             start_seconds=self._start_seconds,
             loaded_at=self._loaded_at,
+            peak_bytes=peak_bytes(self.host.job.device) if self.host.job.shares_device else None,
         )
         self._flush(receipt)
         return receipt

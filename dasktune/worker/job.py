@@ -16,6 +16,7 @@ from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.environment import NUMERICS, environment
 from dasktune.types import Metrics, Step
 from dasktune.worker.gpus import has_gpus_of_its_own, sees_too_many
+from dasktune.worker.sharing import shares_device
 
 _INTERPRETER = uuid4().hex
 
@@ -85,6 +86,8 @@ class Job:
         Whether to save now and then between the planned steps.
     environment
         What is recorded with each checkpoint.
+    shares_device
+        Whether this worker shares its device with others: then its memory is measured.
     """
 
     trainer_class: type
@@ -93,6 +96,7 @@ class Job:
     store: str
     report_every: int
     saves_by_time: bool = True
+    shares_device: bool = False
     environment: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -246,4 +250,5 @@ def open_job(
         report_every=plan.report_every,
         saves_by_time=plan.saves_by_time,
         environment={**describe(device), NUMERICS: numerics_of(hardware)},
+        shares_device=shares_device(),
     )

@@ -114,6 +114,9 @@ class StageEnded:
     loaded_at
         The step at which the trainer was built or loaded: earlier than the start of the attempt
         if it was in memory. None if it never was.
+    peak_bytes
+        The most memory of its device that the process of the worker has held; None if that is
+        unknown, or the device is its own.
     """
 
     attempt: str
@@ -124,17 +127,29 @@ class StageEnded:
     evaluate_seconds: float = 0.0
     start_seconds: float | None = None
     loaded_at: Step | None = None
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFailed:
-    """The trainer of an attempt raised in the step after `step`, at a time (epoch seconds)."""
+    """The trainer of an attempt raised in the step after `step`, at a time (epoch seconds).
+
+    Parameters
+    ----------
+    attempt, step, at
+        The attempt, and where and when it raised.
+    message, traceback
+        The error in words.
+    is_out_of_memory
+        Whether memory was full.
+    """
 
     attempt: str
     step: Step
     at: float
     message: str
     traceback: str
+    is_out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,7 @@ from dasktune.worker.messages import (
     WorkerMessage,
     to_wire,
 )
+from dasktune.worker.sharing import describe_sharing
 
 TOPIC = "dasktune"
 NO_PLUGIN = "the plugin is not there"
@@ -396,6 +397,7 @@ def greet(run: str, dask_worker: Worker) -> dict[str, object]:
         "resources": resources,
         **describe_worker(resources),
         "numerics": "" if plugin is None else plugin.numerics,
+        **describe_sharing(resources),
         "threads": dask_worker.state.nthreads,
         "leaving": plugin is not None and plugin.is_leaving,
     }

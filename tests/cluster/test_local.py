@@ -110,6 +110,38 @@ def test_each_worker_sees_its_own_gpus(
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("two_gpus")
+def test_workers_that_share_a_gpu_have_all_of_it() -> None:
+    with local_client(3, gpus_per_worker=1, trials_per_gpu=2) as client:
+        assert seen_by(client) == {("0", 1): 2, ("1", 1): 1}
+        shared = client.run(lambda: os.environ["DASKTUNE_DEVICE"])
+        visible = client.run(lambda: os.environ["CUDA_VISIBLE_DEVICES"])
+    assert shared == visible
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("gpus_per_worker", "trials_per_gpu", "message"),
+    [
+        (0.5, 2, "trials_per_gpu=2 must come with gpus_per_worker=1, got 0.5"),
+        (0, 3, "trials_per_gpu=3 must come with gpus_per_worker=1, got 0"),
+        (1, 0, "trials_per_gpu must be an int >= 1, got 0"),
+        (1, True, "trials_per_gpu must be an int >= 1, got True"),
+    ],
+)
+def test_trials_share_whole_gpus_only(
+    tmp_path: Path, gpus_per_worker: float, trials_per_gpu: int, message: str
+) -> None:
+    options = {"gpus_per_worker": gpus_per_worker, "trials_per_gpu": trials_per_gpu}
+    with pytest.raises(ConfigurationError, match=message), local_client(1, **options):
+        raise AssertionError
+    with pytest.raises(ConfigurationError, match=message):
+        new_study(tmp_path).optimize(
+            grid(), gpus_per_worker=gpus_per_worker, trials_per_gpu=trials_per_gpu, check=False
+        )
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("two_gpus")
 def test_a_worker_that_was_killed_comes_back_with_its_gpu() -> None:
     with local_client(2, gpus_per_worker=1) as client:
         before = client.run(os.getpid)

@@ -224,6 +224,21 @@ TABLE: list[tuple[Change, str, Status, str, tuple[str, ...]]] = [
     ),
     (of_worker(torch=Torch(cuda="13.0", problem="driver too old")), "GPU", P, "too old", SECOND),
     (of_worker(kind="H100 80 GB", tags=("gpu",)), "class", Status.OK, "80 GB; tags gpu", SECOND),
+    (of_worker(device="GPU-1"), "packing", Status.OK, "up to 1 trial at a time on GPU-1", SECOND),
+    (
+        of_worker(device="GPU-1", has_mps=True, role={"resources": {"GPU": 1}}),
+        "packing",
+        Status.OK,
+        "MPS runs",
+        SECOND,
+    ),
+    (
+        of_worker(device="GPU-1", role={"resources": {"GPU": 1}}),
+        "packing",
+        Status.OK,
+        "MPS does not run: they take turns",
+        SECOND,
+    ),
     (of("trainer", needs=Needs.of({"GPU": 1})), "resources", P, "no worker has GPU=1", NONE),
 ]
 

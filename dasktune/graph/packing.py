@@ -1,0 +1,419 @@
+"""Which stages run together on a device that several workers share: learned, never assumed.
+
+Several small stages on one GPU may train more steps a second than one alone, or fewer. Each pair
+of a model and a class begins at one stage alone. Once a few measurements are there, one more is
+tried on one device, if its memory has room, and kept if the device then trains clearly more steps
+a second. All follows from events and their times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from dasktune.graph.attempts import Attempt
+from dasktune.graph.kept_speeds import Model
+from dasktune.graph.plan import Node
+from dasktune.types import Step
+
+MARGIN = 0.05
+"""One stage more must raise the steps a second of a device by more than this share."""
+
+LEAST_SAMPLES = 5
+"""Measurements of a number of stages together before it is judged."""
+
+MOST_SAMPLES = 30
+"""Measurements by which one stage more must have shown its worth: what a trial may cost."""
+
+SHORTEST_SAMPLE = 1.0
+"""Seconds of the shortest measurement that does not end with its stage."""
+
+MEMORY_SHARE = 0.9
+"""Share of a device's memory that stages may fill; the rest is for what is not measured."""
+
+MOST_PASSED = 8
+"""Stages that may join others on a device before one that must wait until it is empty."""
+
+_MEMORY_SAMPLES = 40.0
+_SPREAD = 0.1
+"""Standard deviation of the logarithms of rates, before any was measured."""
+
+_ERRORS = 2.0
+"""Standard errors by which two numbers of stages must differ."""
+
+_SPEED_CHANGE = math.log(1.5)
+"""Change of the logarithm of a speed after which all is learned anew."""
+
+_STEADY = 0.1
+"""A mean number of stages together counts as the whole number that is as near as this."""
+
+
+class Samples:
+    """Logarithms of steps a second that were measured, of which the older fade."""
+
+    __slots__ = ("count", "mean", "squares", "weight")
+
+    def __init__(self) -> None:
+        self.count, self.weight, self.mean, self.squares = 0, 0.0, 0.0, _SPREAD**2
+
+    def add(self, rate: float) -> None:
+        """Add steps a second."""
+        fade = min(1.0, _MEMORY_SAMPLES / (self.weight + 1.0))
+        apart = math.log(rate) - self.mean
+        before = self.weight * fade
+        self.count, self.weight = self.count + 1, before + 1.0
+        self.mean += apart / self.weight
+        self.squares = self.squares * fade + before / self.weight * apart**2
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean."""
+        return math.sqrt(self.squares) / self.weight
+
+
+class PackingFactor:
+    """The number of stages of one model that a device of one class runs together.
+
+    One more is tried when the present number was measured, and kept if the steps a second of
+    the device, ``number * rate of each``, rise by `MARGIN` beyond two standard errors. Otherwise
+    the number stays, and the larger one is not tried again unless speeds change.
+
+    Attributes
+    ----------
+    kept
+        The number.
+    most
+        The largest number that may be tried: one less than did not pay.
+    fits
+        The largest number that did not run out of memory.
+    """
+
+    def __init__(self) -> None:
+        self.kept = 1
+        self.most = math.inf
+        self.fits = math.inf
+        self._rates: dict[int, Samples] = {}
+        self._settled: float | None = None
+
+    @property
+    def tried(self) -> int:
+        """The number that may run together on the device where one more is tried."""
+        samples = self._rates.get(self.kept)
+        is_known = samples is not None and samples.count >= LEAST_SAMPLES
+        return self.kept + (is_known and self.kept < min(self.most, self.fits))
+
+    def observe(self, together: int, *, steps: int, seconds: float) -> None:
+        """Add a measurement of one of several stages that ran together."""
+        self._rates.setdefault(together, Samples()).add(steps / seconds)
+        if self._has_changed():
+            self.kept, self.most, self._settled = 1, math.inf, None
+            self._rates.clear()
+        elif self.tried > self.kept:
+            self._judge()
+
+    def outgrew(self, together: int) -> None:
+        """Note that so many ran out of memory together."""
+        self.fits = min(self.fits, max(1, together - 1))
+        if self.kept > self.fits:
+            self.kept, self._settled = int(self.fits), None
+
+    def _judge(self) -> None:
+        """Keep one more, or give it up, once the measurements tell them apart."""
+        kept, more = self._rates[self.kept], self._rates.get(self.kept + 1)
+        if more is None or more.count < LEAST_SAMPLES:
+            return
+        gain = math.log((self.kept + 1) / self.kept) + more.mean - kept.mean - math.log1p(MARGIN)
+        error = _ERRORS * math.hypot(kept.error, more.error)
+        if gain > error:
+            self.kept += 1
+        elif gain < -error or more.count >= MOST_SAMPLES:
+            self.most = self.kept
+            self._settled = kept.mean
+
+    def _has_changed(self) -> bool:
+        """Whether the speed is another one than when the number was settled."""
+        if self._settled is None:
+            return False
+        return abs(self._rates[self.kept].mean - self._settled) > _SPEED_CHANGE
+
+
+@dataclass(slots=True)
+class _Device:
+    """A device: the memory of it, its workers, and the stages that run there.
+
+    ``load`` is the time integral of the number of stages up to ``at``; ``passed`` counts those
+    that have joined out of turn since it was empty.
+    """
+
+    nbytes: int = 0
+    workers: dict[str, int] = field(default_factory=dict)
+    """The bytes that each worker has used, by worker; kept by its process."""
+    running: dict[str, Attempt] = field(default_factory=dict)
+    most: dict[str, int] = field(default_factory=dict)
+    """The largest number of stages beside which that of each worker ran, itself included."""
+    load: float = 0.0
+    at: float = 0.0
+    passed: int = 0
+
+    def load_at(self, now: float) -> float:
+        return self.load + len(self.running) * (now - self.at)
+
+    def advance(self, now: float) -> None:
+        self.load, self.at = self.load_at(now), now
+
+
+@dataclass(slots=True)
+class _Mark:
+    """Where a measurement of an attempt begins."""
+
+    step: Step
+    at: float
+    load: float
+
+
+class Packing:
+    """The devices that several workers share, and what may run there together.
+
+    Parameters
+    ----------
+    model_of
+        Gives the model of a node.
+
+    Attributes
+    ----------
+    is_open
+        Whether a device is shared by several workers. Otherwise nothing here is of any effect.
+    now
+        The time of the event that is being handled.
+    """
+
+    def __init__(self, model_of: Callable[[Node], Model]) -> None:
+        self.is_open = False
+        self.now = 0.0
+        self._model_of = model_of
+        self._devices: dict[str, _Device] = {}
+        self._device_of: dict[str, _Device] = {}
+        self._factors: dict[tuple[Model, str], PackingFactor] = {}
+        self._peaks: dict[tuple[Model, str], int] = {}
+        self._trying: dict[tuple[Model, str], _Device] = {}
+        self._marks: dict[str, _Mark] = {}
+        self._alone: set[Node] = set()
+
+    # --------------------------------------------------------------------- workers
+
+    def join(self, worker: str, device: str, nbytes: int) -> None:
+        """Add a worker of a device, which has so many bytes of memory."""
+        shared = self._devices.setdefault(device, _Device())
+        shared.nbytes = max(shared.nbytes, nbytes)
+        shared.workers[worker] = 0
+        self._device_of[worker] = shared
+        self.is_open = self.is_open or len(shared.workers) > 1
+
+    def lose(self, worker: str) -> None:
+        """Remove a worker that is gone."""
+        device = self._device_of.pop(worker, None)
+        if device is not None:
+            device.advance(self.now)
+            del device.workers[worker]
+            device.running.pop(worker, None)
+            device.most.pop(worker, None)
+            self.is_open = any(len(each.workers) > 1 for each in self._devices.values())
+
+    def is_extra(self, worker: str) -> bool:
+        """Whether another worker stands for the device of a worker, where each counts once."""
+        device = self._device_of.get(worker)
+        return device is not None and worker != min(device.workers)
+
+    def clear(self) -> None:
+        """Forget all workers; what was learned stays."""
+        self._devices.clear()
+        self._device_of.clear()
+        self._trying.clear()
+        self._marks.clear()
+        self.is_open = False
+
+    # ------------------------------------------------------------------- decisions
+
+    def company(self, worker: str) -> int:
+        """Return how many other workers of the same device have a stage."""
+        device = self._device_of.get(worker)
+        return 0 if device is None else len(device.running) - (worker in device.running)
+
+    def rank(self, worker: str) -> tuple[int, int]:
+        """Return the rank of a worker for a stage: the least is best.
+
+        That is one beside few others; then one that holds memory already, so that no other
+        process takes some more.
+        """
+        device = self._device_of.get(worker)
+        return self.company(worker), 0 if device is None else -device.workers[worker]
+
+    def may_run(self, node: Node, worker: str, kind: str) -> bool:
+        """Whether a worker may run a stage beside those that run on its device."""
+        device = self._device_of.get(worker)
+        if device is None:
+            return True
+        others = [attempt for other, attempt in device.running.items() if other != worker]
+        if not others:
+            return True
+        together = len(others) + 1
+        is_late = worker not in device.running and device.passed >= MOST_PASSED
+        if is_late or node in self._alone or not self._allows(node, kind, device, together):
+            return False
+        return all(
+            attempt.node not in self._alone and self._allows(attempt.node, kind, device, together)
+            for attempt in others
+        ) and self._has_room(node, worker, kind, device)
+
+    def idle_workers(self, idle: Collection[str], ready: int) -> int:
+        """Return how many idle workers may begin a stage, if as many stages are ready already."""
+        free, joining = set[int | str](), set[int]()
+        for worker in idle:
+            device = self._device_of.get(worker)
+            if device is None:
+                free.add(worker)
+            elif not device.running:
+                free.add(id(device))
+            elif self.has_room(worker):
+                joining.add(id(device))
+        return len(free) + max(0, len(joining) - ready)
+
+    def has_room(self, worker: str) -> bool:
+        """Whether the stages that run on a worker's device leave it one of its own like them."""
+        device = self._device_of.get(worker)
+        if device is None or not device.running or worker in device.running:
+            return True
+        running = device.running.values()
+        return any(self.may_run(attempt.node, worker, attempt.kind) for attempt in running)
+
+    def _allows(self, node: Node, kind: str, device: _Device, together: int) -> bool:
+        """Whether the model of a node may run with so many in all."""
+        pair = self._model_of(node), kind
+        factor = self._factors.get(pair)
+        if factor is None or together > factor.tried:
+            return False
+        if together <= factor.kept:
+            return True
+        trying = self._trying.get(pair)
+        return trying is None or trying is device or len(trying.running) < together
+
+    def _has_room(self, node: Node, worker: str, kind: str, device: _Device) -> bool:
+        """Whether the memory of a device has room for one more stage; unknown memory has none."""
+        peak = self._peaks.get((self._model_of(node), kind), 0)
+        if not peak or not device.nbytes:
+            return False
+        used = max(peak, device.workers[worker])
+        for other, nbytes in device.workers.items():
+            running = device.running.get(other)
+            if other == worker:
+                continue
+            if running is None:
+                used += nbytes
+                continue
+            known = self._peaks.get((self._model_of(running.node), kind), 0)
+            if not known:
+                return False
+            used += max(known, nbytes)
+        return used <= MEMORY_SHARE * device.nbytes
+
+    # ----------------------------------------------------------------------- events
+
+    def enter(self, attempt: Attempt, *, is_in_turn: bool = True) -> None:
+        """Note that a worker begins an attempt, or goes on with it after another.
+
+        Parameters
+        ----------
+        attempt
+            The attempt.
+        is_in_turn
+            Whether none that goes first has to wait until the device is empty.
+        """
+        device = self._device_of.get(attempt.worker)
+        if device is None:
+            return
+        before = device.running.get(attempt.worker)
+        if before is attempt:
+            return
+        device.advance(self.now)
+        if before is None:
+            device.passed = (device.passed + (not is_in_turn)) if device.running else 0
+        device.running[attempt.worker] = attempt
+        together = len(device.running)
+        device.most[attempt.worker] = 0
+        for worker in device.running:
+            device.most[worker] = max(device.most[worker], together)
+        pair = self._model_of(attempt.node), attempt.kind
+        factor = self._factors.setdefault(pair, PackingFactor())
+        if together > factor.kept:
+            self._trying[pair] = device
+
+    def leave(self, attempt: Attempt) -> None:
+        """Note that a worker has nothing more to do after an attempt."""
+        device = self._device_of.get(attempt.worker)
+        if device is not None and attempt.worker in device.running:
+            device.advance(self.now)
+            del device.running[attempt.worker], device.most[attempt.worker]
+        self._marks.pop(attempt.id, None)
+
+    def ended(self, attempt: Attempt, step: Step, peak_bytes: int) -> None:
+        """Note that an attempt ended at a step.
+
+        Parameters
+        ----------
+        attempt, step
+            The attempt and the step.
+        peak_bytes
+            The most memory that its worker's process has held; 0 if unknown.
+        """
+        device = self._device_of.get(attempt.worker)
+        if device is None:
+            return
+        self.reached(attempt, step, is_end=True)
+        self._alone.discard(attempt.leaf)
+        if peak_bytes:
+            pair = self._model_of(attempt.leaf), attempt.kind
+            device.workers[attempt.worker] = peak_bytes
+            self._peaks[pair] = max(peak_bytes, self._peaks.get(pair, 0))
+
+    def reached(self, attempt: Attempt, step: Step, *, is_end: bool = False) -> None:
+        """Measure an attempt, which begins, or has come to a step."""
+        device = self._device_of.get(attempt.worker)
+        if device is None:
+            return
+        load, mark = device.load_at(self.now), self._marks.get(attempt.id)
+        seconds = 0.0 if mark is None else self.now - mark.at
+        if mark is not None and seconds < SHORTEST_SAMPLE and not is_end:
+            return
+        if mark is not None and step > mark.step and seconds > 0:
+            mean = (load - mark.load) / seconds
+            if abs(mean - round(mean)) <= _STEADY and round(mean) >= 1:
+                pair = self._model_of(attempt.leaf), attempt.kind
+                factor = self._factors.setdefault(pair, PackingFactor())
+                factor.observe(round(mean), steps=step - mark.step, seconds=seconds)
+        if is_end:
+            self._marks.pop(attempt.id, None)
+        else:
+            self._marks[attempt.id] = _Mark(step=step, at=self.now, load=load)
+
+    def outgrew(self, attempt: Attempt, node: Node) -> bool:
+        """Note that memory was not enough for an attempt; return whether others ran beside it.
+
+        If so, that says nothing of its trials: the stage is repeated alone, and one stage less
+        of its model runs together from now on.
+
+        Parameters
+        ----------
+        attempt
+            The attempt.
+        node
+            The node in which it ended.
+        """
+        device = self._device_of.get(attempt.worker)
+        together = 1 if device is None else device.most.get(attempt.worker, 1)
+        if together < 2:
+            return False
+        pair = self._model_of(attempt.leaf), attempt.kind
+        self._factors.setdefault(pair, PackingFactor()).outgrew(together)
+        self._alone.add(node)
+        return True

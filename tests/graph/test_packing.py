@@ -1,0 +1,259 @@
+"""How many stages run together on a device that workers share."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import (
+    Failed,
+    FailTrial,
+    Instruction,
+    RunStage,
+    Saved,
+    Started,
+    TrainingEnded,
+    WorkerJoined,
+    WorkerLost,
+)
+from dasktune.graph.keys import root_key
+from dasktune.graph.packing import LEAST_SAMPLES, MOST_SAMPLES, PackingFactor
+from dasktune.sequences import Constant
+
+STEPS = 10
+GIB = 2**30
+Total = Callable[[int], float]
+"""Steps a second of a device by the number of stages that run together."""
+
+
+def learn(factor: PackingFactor, total: Total, samples: int, noise: float = 0.0) -> list[int]:
+    """Return the numbers of stages that a device runs while a factor is learned."""
+    rng, ran = random.Random(3), []
+    for _ in range(samples):
+        ran.append(factor.tried)
+        rate = total(factor.tried) / factor.tried * rng.lognormvariate(0.0, noise)
+        factor.observe(factor.tried, steps=10, seconds=10 / rate)
+    return ran
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_a_factor_grows_while_it_pays_and_no_further(noise: float) -> None:
+    factor = PackingFactor()
+    ran = learn(factor, lambda n: min(n, 3), 300, noise)
+    assert (factor.kept, factor.most) == (3, 3)
+    assert max(ran) == 4
+    assert LEAST_SAMPLES <= ran.count(4) <= MOST_SAMPLES
+    assert ran[-1] == 3
+
+
+def test_a_device_that_gains_nothing_runs_one_again() -> None:
+    factor = PackingFactor()
+    ran = learn(factor, lambda n: 1.0 + 0.02 * n, 200, 0.05)
+    assert ran.count(2) <= MOST_SAMPLES
+    assert ran[-100:] == [1] * 100
+
+
+def test_a_gain_that_stays_unclear_is_given_up() -> None:
+    factor = PackingFactor()
+    ran = learn(factor, lambda n: 1.05 if n > 1 else 1.0, 500, 0.3)
+    assert ran.count(2) <= MOST_SAMPLES
+
+
+def test_a_change_of_speed_has_a_factor_learned_anew() -> None:
+    factor = PackingFactor()
+    learn(factor, lambda n: 1.0, 50)
+    assert factor.most == 1
+    learn(factor, lambda n: 4.0 * n, 200)
+    assert factor.kept > 2
+
+
+def test_memory_that_was_full_is_not_filled_again() -> None:
+    factor = PackingFactor()
+    learn(factor, float, 60)
+    together = factor.kept
+    factor.outgrew(together)
+    learn(factor, float, 100)
+    assert factor.kept == factor.tried == together - 1
+
+
+class Device:
+    """A dispatcher, and devices with four workers each whose speed depends on how many run."""
+
+    def __init__(self, total: Total, *, devices: int = 1, nbytes: int = 16 * GIB) -> None:
+        self.total, self._devices = total, devices
+        self.dispatcher = Dispatcher(root_key("packing", 0))
+        self.running: dict[str, RunStage] = {}
+        self.left: dict[str, float] = {}
+        self.peak = GIB
+        self.now = 0.0
+        self.together: list[int] = []
+        self.failed: list[FailTrial] = []
+        for number in range(4 * devices):
+            at = number % devices
+            event = WorkerJoined(worker=f"w{number}", device=f"d{at}", device_bytes=nbytes)
+            self.go_on(self.dispatcher.handle(event, 0.0))
+
+    def ask(self, trials: Iterable[int], model: int = 0) -> None:
+        """Ask for trials of a model, all at once."""
+        for trial in trials:
+            values = {"lr": Constant(0.1 + trial), "model": Constant(model)}
+            self.dispatcher.register(trial, values, STEPS)
+            self.go_on(self.dispatcher.extend(trial, STEPS, 0.0, self.now))
+
+    def go_on(self, instructions: Iterable[Instruction]) -> None:
+        todo = deque(instructions)
+        while todo:
+            instruction = todo.popleft()
+            if isinstance(instruction, FailTrial):
+                self.failed.append(instruction)
+            if isinstance(instruction, RunStage):
+                self.running[instruction.worker] = instruction
+                self.left[instruction.worker] = STEPS
+                todo.extend(self.dispatcher.handle(Started(attempt=instruction.attempt), self.now))
+
+    def beside(self, worker: str) -> int:
+        own = int(worker[1:]) % self._devices
+        return sum(int(other[1:]) % self._devices == own for other in self.running)
+
+    def end_next(self) -> None:
+        """Go on until the next stage has ended."""
+        rates = {w: self.total(n) / n for w in self.running for n in [self.beside(w)]}
+        worker = min(rates, key=lambda w: self.left[w] / rates[w])
+        seconds = self.left[worker] / rates[worker]
+        self.together.append(self.beside(worker))
+        for other, rate in rates.items():
+            self.left[other] -= seconds * rate
+        self.now += seconds
+        order = self.running.pop(worker)
+        for event in (
+            TrainingEnded(
+                attempt=order.attempt, step=STEPS, status="trained", peak_bytes=self.peak
+            ),
+            Saved(attempt=order.attempt, step=STEPS, reports=((STEPS, {"loss": 0.0}),)),
+        ):
+            self.go_on(self.dispatcher.handle(event, self.now))
+
+    def train(self) -> None:
+        while self.running:
+            self.end_next()
+
+    def pack(self, together: int) -> None:
+        """Train until so many run together."""
+        while len(self.running) < together:
+            self.end_next()
+
+
+def test_stages_share_a_device_once_that_pays() -> None:
+    device = Device(lambda n: min(n, 3))
+    device.ask(range(120))
+    device.train()
+    assert device.together[:LEAST_SAMPLES] == [1] * LEAST_SAMPLES
+    assert device.together[-40:].count(3) >= 35
+    assert device.dispatcher.steps_executed == 120 * STEPS
+
+
+def test_one_device_tries_what_is_not_known_yet() -> None:
+    device = Device(lambda n: 1.0, devices=3)
+    device.ask(range(120))
+    assert len(device.running) == 3
+    tried = 0
+    while device.running:
+        pairs = {w: device.beside(w) for w in device.running}
+        assert sum(n > 1 for n in pairs.values()) <= 2
+        tried += any(n > 1 for n in pairs.values())
+        device.end_next()
+    assert 0 < tried < 60
+    assert device.together[-20:] == [1] * 20
+
+
+@pytest.mark.parametrize(
+    ("peak", "nbytes", "most"),
+    [(0, 16 * GIB, 1), (GIB, 0, 1), (9 * GIB, 16 * GIB, 1), (5 * GIB, 16 * GIB, 2)],
+    ids=["unknown use", "unknown size", "one fits", "two fit"],
+)
+def test_memory_bounds_what_runs_together(peak: int, nbytes: int, most: int) -> None:
+    device = Device(float, nbytes=nbytes)
+    device.peak = peak
+    device.ask(range(100))
+    device.train()
+    assert max(device.together) == most
+
+
+def test_a_stage_that_filled_memory_runs_again_alone() -> None:
+    device = Device(float)
+    device.ask(range(60))
+    device.pack(2)
+    worker, order = next(iter(device.running.items()))
+    del device.running[worker]
+    event = Failed(attempt=order.attempt, step=3, message="full", is_out_of_memory=True)
+    device.go_on(device.dispatcher.handle(event, device.now))
+    beside = []
+    while device.running:
+        beside += [
+            len(device.running) for again in device.running.values() if again.node is order.node
+        ]
+        device.end_next()
+    assert set(beside) == {1}
+    assert not device.failed
+    assert device.together[-20:] == [1] * 20
+
+
+def test_a_stage_that_fills_memory_alone_fails() -> None:
+    device = Device(float)
+    device.ask([0])
+    for _ in range(20):
+        if not device.running:
+            break
+        order = device.running.popitem()[1]
+        event = Failed(attempt=order.attempt, step=3, message="full", is_out_of_memory=True)
+        device.go_on(device.dispatcher.handle(event, device.now))
+    assert [failure.trial for failure in device.failed] == [0]
+
+
+def test_a_worker_lost_beside_others_blames_no_trial() -> None:
+    device = Device(float)
+    device.ask(range(60))
+    device.pack(2)
+    worker, order = next(iter(device.running.items()))
+    del device.running[worker]
+    device.go_on(device.dispatcher.handle(WorkerLost(worker=worker), device.now))
+    assert device.dispatcher.frontier.work(order.node).losses == 0
+    device.train()
+    assert not device.failed
+
+
+def test_other_models_wait_for_a_bounded_number() -> None:
+    device = Device(lambda n: min(n, 2))
+    device.ask(range(200))
+    while device.together[-10:] != [2] * 10:
+        device.end_next()
+    before = len(device.together)
+    values = {"lr": Constant(0.5), "model": Constant(1)}
+    device.dispatcher.register(999, values, STEPS)
+    device.go_on(device.dispatcher.extend(999, STEPS, 1.0, device.now))
+    while not any(999 in order.node.requests for order in device.running.values()):
+        device.end_next()
+    assert len(device.together) - before < 20
+    assert len(device.running) == 1
+
+
+def test_workers_that_share_nothing_all_run() -> None:
+    dispatcher = Dispatcher(root_key("packing", 0))
+    for number in range(4):
+        dispatcher.handle(WorkerJoined(worker=f"w{number}"), 0.0)
+    assert dispatcher.idle_workers == 4
+    assert list(dispatcher.claimable) == ["w0", "w1", "w2", "w3"]
+    assert not list(dispatcher.beside)
+
+
+def test_a_shared_device_counts_as_one_idle_worker() -> None:
+    device = Device(float, devices=2)
+    assert device.dispatcher.idle_workers == 2
+    assert len(list(device.dispatcher.claimable)) == 2
+    device.ask([0])
+    assert device.dispatcher.idle_workers == 1
+    assert len(device.dispatcher.slots) - len(list(device.dispatcher.beside)) == 2
