@@ -17,7 +17,8 @@ TABLES = ("run", "slurm")
 def table_of(folder: Path, name: str) -> dict[str, Any]:
     """Return a table of a folder's ``dasktune.toml``; empty if there is none.
 
-    Its keys have underscores; in the file they may have dashes, as flags do.
+    Its keys have underscores; in the file they may have dashes, as flags do. The names of inner
+    tables are as they are in the file.
 
     Raises
     ------
@@ -35,4 +36,7 @@ def table_of(folder: Path, name: str) -> dict[str, Any]:
     table = document.get(name, {})
     if not isinstance(table, dict):
         raise ConfigurationError(f"{path}: {name} must be a table, got {table!r}")
-    return {key.replace("-", "_"): value for key, value in table.items()}
+    return {
+        key if isinstance(value, dict) else key.replace("-", "_"): value
+        for key, value in table.items()
+    }

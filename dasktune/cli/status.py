@@ -114,6 +114,7 @@ class StudyStatus:
             "workers": dict(run.workers),
             "classes": dict(run.classes),
             "models": [asdict(model) for model in run.models],
+            "pools": [pool.to_json() for pool in run.pools],
             "seconds_left": run.seconds_left,
         }
 
@@ -186,6 +187,7 @@ class StudyStatus:
             )
         if self.run.classes:
             lines.append(f"{'':10}{printable(classes_text(self.run.classes))}")
+        lines += [f"  pool    {printable(str(pool))}" for pool in self.run.pools]
         if self.run.seconds_left is not None:
             left = duration(self.run.seconds_left)
             lines.append(f"  left    about {left} for what is asked for now")

@@ -77,20 +77,18 @@ def submit(
     """
     from dasktune.slurm.submit import driver_options_for
     from dasktune.slurm.submit import submit as submit_driver
-    from dasktune.slurm.workers import check_accepted
+    from dasktune.slurm.workers import check_accepted, shared_folder
 
     run_options = _run_options(context, file)
     flags = {name.removeprefix("driver_"): value for name, value in given(driver).items()}
-    driver_options, workers = _all_at_once(
-        lambda: driver_options_for(file.parent, flags), lambda: _workers(file.parent, run_options)
+    driver_options, pools = _all_at_once(
+        lambda: driver_options_for(file.parent, flags), lambda: _pools(file.parent, run_options)
     )
-    shared = Path(workers.shared_directory).expanduser().absolute()
-    shared.mkdir(parents=True, exist_ok=True)
-    check_accepted(workers, shared)
+    check_accepted(pools, shared_folder(pools))
     config = run_options["config"] or ()
     job = submit_driver(
         driver_options,
-        workers,
+        next(iter(pools.values())),
         name=_open(file, config),
         run=["run", str(file), *context.args, "--slurm"],
         status=[
@@ -116,13 +114,13 @@ def _run_options(context: typer.Context, file: Path) -> Mapping[str, Any]:
         return run_context.params
 
 
-def _workers(folder: Path, run_options: Mapping[str, Any]) -> SlurmOptions:
-    """Return the options of the workers' jobs, as `run` would make them."""
+def _pools(folder: Path, run_options: Mapping[str, Any]) -> dict[str, SlurmOptions]:
+    """Return the options of each pool of workers' jobs, as `run` would make them."""
     cluster, jobs = group_of(ClusterFlags, run_options), group_of(SlurmFlags, run_options)
     timeouts, log = group_of(TimeoutFlags, run_options), group_of(LogFlags, run_options)
     audits = group_of(AuditFlags, run_options)
     place = place_of(folder, given(cluster, timeouts, audits, log))
-    return place.slurm_options(folder, given(jobs))
+    return place.slurm_pools(folder, given(jobs))
 
 
 def _all_at_once(*makers: Callable[[], Any]) -> list[Any]:

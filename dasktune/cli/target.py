@@ -131,9 +131,9 @@ class Place:
             Options for SLURM; they win over those of the file.
         """
         if self.slurm:
-            from dasktune.slurm import slurm_client
+            from dasktune.slurm import pools_client
 
-            return partial(slurm_client, self.slurm_options(folder, flags))
+            return partial(pools_client, self.slurm_pools(folder, flags))
         if given := [_flag(name) for name, value in flags.items() if value is not None]:
             raise ConfigurationError(f"{', '.join(given)} must come with --slurm")
         if self.is_local:
@@ -149,12 +149,12 @@ class Place:
         )
         return scheduler.client
 
-    def slurm_options(self, folder: Path, flags: Mapping[str, object]) -> SlurmOptions:
-        """Return the options of SLURM jobs, from the same arguments as `connecting`."""
-        from dasktune.slurm import options_for
+    def slurm_pools(self, folder: Path, flags: Mapping[str, object]) -> dict[str, SlurmOptions]:
+        """Return the options of each pool of SLURM jobs, from the arguments of `connecting`."""
+        from dasktune.slurm.options import pools_for
 
         own = {"workers": self.workers, "gpus_per_worker": self._whole_gpus()}
-        return options_for(folder, {**own, **flags})
+        return pools_for(folder, {**own, **flags})
 
     def _whole_gpus(self) -> float | None:
         """Return the GPUs as an int where they are whole: flags come as floats."""

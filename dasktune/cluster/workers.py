@@ -9,12 +9,13 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from distributed import Client
 from distributed.comm.addressing import get_address_host
 from distributed.core import Status
 
+from dasktune.cluster.pools import elastic_of
 from dasktune.cluster.versions import Versions, differences, probe, problems_of_worker
 from dasktune.engine.timeouts import (
     FIRST_WORKER_SECONDS,
@@ -40,31 +41,6 @@ NO_ANSWER = object()
 """Stands for the answer of a worker that gives none."""
 
 
-@runtime_checkable
-class Pool(Protocol):
-    """A Dask cluster that starts and ends its workers itself, as many as can be used.
-
-    They may come late: a run waits for them as long as there is no `trouble`.
-    """
-
-    def use(self, wanted: int, idle: Collection[str], step_seconds: float) -> None:
-        """Record the number of usable workers, the idle ones and the time of a step."""
-
-    def trouble(self) -> str | None:
-        """Return why no worker can come; None while one may come."""
-
-    def waiting(self) -> str:
-        """Return the reason of waiting, in words."""
-
-    def offers(self) -> Collection[Offer]:
-        """Return the offers of the workers that it starts, as far as it knows their tags."""
-
-
-def pool_of(client: Client) -> Pool | None:
-    """Return the pool that a client is connected to; None for a fixed set of workers."""
-    return client.cluster if isinstance(client.cluster, Pool) else None
-
-
 @contextmanager
 def own_client(client: Client) -> Iterator[Client]:
     """Yield a second client of the same cluster.
@@ -76,11 +52,11 @@ def own_client(client: Client) -> Iterator[Client]:
         raise ClusterError(f"the client must be connected, it is {client.status}")
     address, security = client.scheduler.address, client.security
     with Client(address, security=security, set_as_default=False) as own:
-        own.cluster = client.cluster  # for `pool_of`; who started it closes it
+        own.cluster = client.cluster  # for `elastic_of`; who started it closes it
         yield own
 
 
-def connect_again(address: str, security: Any, pool: object) -> Client | None:
+def connect_again(address: str, security: Any, cluster: object) -> Client | None:
     """Return a new client of a lost scheduler; None until the scheduler answers.
 
     Dask's own reconnection would lose the subscriptions of the client.
@@ -89,14 +65,14 @@ def connect_again(address: str, security: Any, pool: object) -> Client | None:
     ----------
     address, security
         Of the scheduler.
-    pool
+    cluster
         The value of the client's ``cluster``.
     """
     try:
         client = Client(address, security=security, set_as_default=False, timeout=RECONNECT_SECONDS)
     except (OSError, TimeoutError):
         return None
-    client.cluster = pool
+    client.cluster = cluster
     return client
 
 
@@ -151,7 +127,7 @@ class Workers:
         self._plan = plan
         self._put = put
         self._find_versions = find_versions
-        self._pool = pool_of(client)
+        self._elastic = elastic_of(client)
         self._lock = threading.Lock()
         self._processes: dict[str, str] = {}
         self._resources: dict[str, Mapping[str, float]] = {}
@@ -191,7 +167,7 @@ class Workers:
             than they must, or cannot open the trainer: all problems at once; or none has
             what stages need.
         """
-        self._refuse_pool()
+        self._ask_for_first()
         workers_seconds = self._timeouts.waits.workers_seconds
         yield from self._wait(workers_seconds if patience is None else patience)
         self._scheduler = self._client.scheduler_info(n_workers=0)["id"]
@@ -219,7 +195,7 @@ class Workers:
         offers = [_offer_of(greeting) for greeting in greetings.values()]
         if not problems and offers and not any(map(self._plan.needs.fits, offers)):
             unmet = unmet_text(self._plan.needs, offers)
-            if self._pool is None and self.has_met_all:
+            if self._elastic is None and self.has_met_all:
                 problems = [unmet]
             else:
                 logger.warning("waiting for other workers: %s", unmet)
@@ -286,29 +262,36 @@ class Workers:
             try:
                 self._client.wait_for_workers(1, timeout=FIRST_WORKER_SECONDS)
             except TimeoutError:
+                self._ask_for_first()  # the pool that was asked may have no room any more
                 reason = self._check_patience(time.monotonic() - began, patience, reason)
             else:
                 return
 
     def _check_patience(self, seconds: float, patience: float, reason: str) -> str:
         """Raise an error if no worker will come; log each new reason of waiting once."""
-        if self._pool is None and seconds > patience:
+        if self._elastic is None and seconds > patience:
             raise ClusterError(
                 f"the cluster must have a worker, it has none after {patience:.0f} s"
             )
-        if self._pool is None:
+        if self._elastic is None:
             return reason
-        if (trouble := self._pool.trouble()) is not None:
+        if (trouble := self._elastic.trouble()) is not None:
             raise ClusterError(trouble)
-        if (waiting := self._pool.waiting()) != reason:
+        if (waiting := self._elastic.waiting()) != reason:
             logger.warning("waiting for a worker; %s", waiting)
         return waiting
 
-    def _refuse_pool(self) -> None:
-        """Refuse a pool that starts no worker with the amounts that stages need."""
-        coming = () if self._pool is None else self._pool.offers()
-        if coming and not any(map(self._plan.needs.may_fit, coming)):
-            raise ClusterError(unmet_text(self._plan.needs, coming))
+    def _ask_for_first(self) -> None:
+        """Ask the first pool whose workers may fit the study for one; refuse if there is none."""
+        if self._elastic is None:
+            return
+        pools, needs = self._elastic.pools(), self._plan.needs
+        fitting = [pool for pool in pools if needs.may_fit(pool.offer)]
+        if pools and not fitting:
+            raise ClusterError(unmet_text(needs, [pool.offer for pool in pools]))
+        if fitting:
+            first = min(fitting, key=lambda pool: (not pool.room, not needs.fits(pool.offer)))
+            self._elastic.use({first.name: 1}, (), {})
 
     def claims(self, worker: str, needs: Mapping[str, float]) -> dict[str, float] | None:
         """Return the Dask resources that a stage occupies on a worker.

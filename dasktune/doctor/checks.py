@@ -31,6 +31,12 @@ def presence(facts: Facts) -> Iterator[Finding]:
             found=f"not all are there: {facts.absent}",
             mend="look into the logs of the workers that are missing",
         )
+    for pool in facts.pools:
+        if pool.workers:
+            yield CLUSTER.ok("pool", str(pool))
+        else:
+            mend = "read the reason, squeue and the logs of the jobs"
+            yield CLUSTER.warning("pool", str(pool), mend)
     if facts.scheduler is None:
         yield CLUSTER.problem(
             "scheduler",

@@ -22,7 +22,7 @@ from uuid import uuid4
 import cloudpickle
 from distributed import Client, Future
 
-from dasktune.cluster.workers import pool_of
+from dasktune.cluster.pools import PoolStatus, elastic_of
 from dasktune.doctor import process, storage, study
 from dasktune.doctor.facts import (
     Device,
@@ -254,6 +254,7 @@ class Collector:
             scheduler=None if scheduler is None else Look(**scheduler["look"]),
             scheduler_role=None if scheduler is None else Role(**scheduler["role"]),
             absent=absent,
+            pools=self._pools(),
             workers=tuple(self._known.values()),
             limit=self._seconds,
         )
@@ -262,16 +263,19 @@ class Collector:
 
     def _wait_for_workers(self) -> str:
         """Wait for the workers; return why some are missing, or an empty text."""
-        pool, began, waiting = pool_of(self._client), time.monotonic(), ""
+        cluster, began, waiting = elastic_of(self._client), time.monotonic(), ""
+        if cluster is not None:
+            cluster.use({pool.name: 1 for pool in cluster.pools()}, (), {})
         while True:
             there, expected = self._calls.workers(), _expected(self._client.cluster)
             passed = time.monotonic() - began
-            trouble = None if pool is None else pool.trouble()
-            if len(there) >= expected or trouble is not None:
+            trouble = None if cluster is None else cluster.trouble()
+            is_whole = len(there) >= expected and not any(map(_may_start, self._pools()))
+            if is_whole or trouble is not None:
                 break
-            if passed > WORKERS_SECONDS and (there or pool is None):
+            if passed > WORKERS_SECONDS and (there or cluster is None):
                 break
-            if pool is not None and (reason := pool.waiting()) != waiting:
+            if cluster is not None and (reason := cluster.waiting()) != waiting:
                 waiting = reason
                 logger.warning("waiting for a worker; %s", waiting)
             self._pause()
@@ -279,6 +283,11 @@ class Collector:
         if len(there) >= expected:
             return ""
         return trouble or f"{len(there)} of {expected} after {passed:.0f} s"
+
+    def _pools(self) -> tuple[PoolStatus, ...]:
+        """Return the pools of a cluster that starts its workers itself."""
+        cluster = elastic_of(self._client)
+        return () if cluster is None else tuple(pool.status for pool in cluster.pools())
 
     def _pause(self) -> None:
         self._client.sync(asyncio.sleep, 0.2, asynchronous=False)
@@ -463,6 +472,11 @@ class Collector:
         except Exception as error:  # noqa: BLE001 - libraries of stores have errors of their own
             return f"{folder}: {type(error).__name__}"
         return "" if is_gone else folder
+
+
+def _may_start(pool: PoolStatus) -> bool:
+    """Return whether a pool has no worker yet, and may get one."""
+    return not pool.workers and not pool.is_refused
 
 
 def _expected(cluster: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dasktune.cluster.pools import PoolStatus
 from dasktune.needs import NO_NEEDS, Needs
 
 
@@ -310,6 +311,8 @@ class Facts:
         Facts on the scheduler; None if it did not answer.
     absent
         Why workers are missing; empty if all are there.
+    pools
+        The pools of a cluster that starts its workers itself.
     workers
         Facts on each worker.
     limit
@@ -323,5 +326,6 @@ class Facts:
     scheduler: Look | None
     scheduler_role: Role | None
     absent: str = ""
+    pools: tuple[PoolStatus, ...] = ()
     workers: tuple[WorkerFacts, ...] = ()
     limit: float = 30.0

@@ -19,7 +19,8 @@ from typing import Any
 from distributed import Client, Future, KilledWorker
 from distributed.client import ClosedClientError
 
-from dasktune.cluster.workers import Workers, client_hushed, connect_again, pool_of
+from dasktune.cluster.pools import elastic_of
+from dasktune.cluster.workers import Workers, client_hushed, connect_again
 from dasktune.engine.timeouts import (
     CANCELLED_SECONDS,
     CLIENT_CLOSE_SECONDS,
@@ -266,8 +267,8 @@ class Connection:
     ----------
     client, workers, submissions, messages
         Those of the scheduler that is there now.
-    pool
-        Starts and ends the workers; None if they just are there.
+    elastic
+        The cluster, if it starts and ends its workers itself; None for a fixed set of workers.
     """
 
     def __init__(
@@ -281,7 +282,7 @@ class Connection:
         self._put = put
         self._timeouts = timeouts
         self._made = ExitStack()
-        self.pool = pool_of(client)
+        self.elastic = elastic_of(client)
         self._use(client)
 
     def _use(self, client: Client) -> None:
@@ -342,7 +343,7 @@ class Connection:
             self.close_stages()
             self.client.close(timeout=CLIENT_CLOSE_SECONDS)
             deadline = time.monotonic() + patience
-            while (client := connect_again(self._address, security, self.pool)) is None:
+            while (client := connect_again(self._address, security, self.elastic)) is None:
                 yield
                 if time.monotonic() > deadline:
                     raise ClusterError(

@@ -21,7 +21,7 @@ from typing import Protocol
 from distributed import Client
 
 import dasktune
-from dasktune.cluster.workers import pool_of
+from dasktune.cluster.pools import PoolStatus, elastic_of
 from dasktune.driver import prometheus
 from dasktune.driver.audit_notes import AuditDifferenceError
 from dasktune.driver.recorder import Recorder
@@ -111,7 +111,7 @@ class Heartbeat:
         self._engine = engine
         self._recorder = recorder
         self._client = client
-        self._pool = pool_of(client)
+        self._elastic = elastic_of(client)
         self._ending = ending
         self._within = within(study)
         now = time.time()
@@ -170,6 +170,7 @@ class Heartbeat:
             seen=now,
             workers=self._status.workers,
             classes=self._classes,
+            pools=self._status.pools,
             counts=self._counts(),
             models=tuple(self._engine.model_weights),
         )
@@ -238,6 +239,7 @@ class Heartbeat:
                 "stages_waiting": view.stages_waiting,
             },
             classes=view.classes,
+            pools=self._pools(),
             positions={
                 attempt.id: attempt.position
                 for attempt in view.attempts.values()
@@ -284,7 +286,8 @@ class Heartbeat:
             now=now,
             needs=view.needs,
             present=present,
-            pool=None if self._pool is None or view.slots else self._pool.waiting(),
+            pool=None if self._elastic is None or view.slots else self._elastic.waiting(),
+            pools=self._pools(),
             deserted=self._deserted,
             others={} if sharing is None else in_words(sharing.holders()),
             unanswered=None if asked is None else now - asked,
@@ -292,6 +295,10 @@ class Heartbeat:
             unbegun=self._delays.unbegun,
             unsaved=self._delays.unsaved,
         )
+
+    def _pools(self) -> tuple[PoolStatus, ...]:
+        """Return the pools of a cluster that starts its workers itself."""
+        return () if self._elastic is None else tuple(p.status for p in self._elastic.pools())
 
     def _present(self) -> dict[str, Offer]:
         """Return the offers of the workers of the cluster: none of them can be used."""

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dasktune.algos.forest.ranks import ModelWeight
+from dasktune.cluster.pools import PoolStatus
 from dasktune.storage.database.schema import RunRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Step
@@ -22,6 +23,9 @@ CLASSES = "classes"
 
 MODELS = "models"
 """The part of a row's ``workers`` that holds the models of a forest."""
+
+POOLS = "pools"
+"""The part of a row's ``workers`` that holds the pools that start them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,8 @@ class RunStatus:
         stage raised on them, and of ``stages_waiting``; empty before the first look.
     classes
         Number of workers by compute class; after the end, when there were most.
+    pools
+        The pools that start workers.
     waits
         Reasons for waiting, the gravest first.
     positions
@@ -105,6 +111,7 @@ class RunStatus:
     seen: float
     workers: Mapping[str, int] = field(default_factory=dict)
     classes: Mapping[str, int] = field(default_factory=dict)
+    pools: tuple[PoolStatus, ...] = ()
     waits: tuple[Wait, ...] = ()
     positions: Mapping[str, Step] = field(default_factory=dict)
     seconds_left: float | None = None
@@ -118,27 +125,33 @@ class RunStatus:
             seen=self.seen,
             seconds_left=self.seconds_left,
             waits=[wait.to_json() for wait in self.waits],
-            workers={
-                **self.workers,
-                **({CLASSES: dict(self.classes)} if self.classes else {}),
-                **({MODELS: [asdict(model) for model in self.models]} if self.models else {}),
-            },
+            workers={**self.workers, **self._groups()},
             positions=dict(self.positions),
         )
 
     @classmethod
     def from_row(cls, row: RunRow) -> RunStatus:
         """Return the status in a row; parts of waits and models that are malformed are left out."""
-        parts = (CLASSES, MODELS)
+        parts = (CLASSES, MODELS, POOLS)
         return cls(
             seen=row.seen,
             workers={name: count for name, count in row.workers.items() if name not in parts},
             classes=_counts_of(row.workers.get(CLASSES)),
             models=tuple(_models_of(row.workers.get(MODELS))),
+            pools=_pools_of(row.workers.get(POOLS)),
             waits=tuple(_wait_of(wait) for wait in row.waits if isinstance(wait, Mapping)),
             positions=row.positions,
             seconds_left=row.seconds_left,
         )
+
+    def _groups(self) -> dict[str, object]:
+        """Return the documents on classes, models and pools, where there are any."""
+        groups = {
+            CLASSES: dict(self.classes),
+            MODELS: [asdict(model) for model in self.models],
+            POOLS: [pool.to_json() for pool in self.pools],
+        }
+        return {name: group for name, group in groups.items() if group}
 
     def to_figures(self) -> dict[str, Any]:
         """Return the figures for `dasktune.driver.prometheus.FAMILIES`."""
@@ -174,6 +187,12 @@ def _models_of(documents: object) -> Iterator[ModelWeight]:
     for document in documents if isinstance(documents, list) else ():
         with suppress(LookupError, TypeError, ValueError):
             yield ModelWeight.from_json(document)
+
+
+def _pools_of(document: object) -> tuple[PoolStatus, ...]:
+    """Return the pools of a document of a row; those that are malformed are left out."""
+    pools = map(PoolStatus.from_json, document if isinstance(document, list) else ())
+    return tuple(pool for pool in pools if pool is not None)
 
 
 def _wait_of(document: Mapping[str, Any]) -> Wait:

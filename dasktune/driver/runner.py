@@ -19,7 +19,7 @@ from typing import TypeVar, assert_never, cast
 
 from distributed import Client
 
-from dasktune.cluster.workers import Pool
+from dasktune.cluster.pools import ElasticCluster
 from dasktune.driver import attempts as attempting
 from dasktune.driver import shared_stages as sharing
 from dasktune.driver.attempts import (
@@ -46,11 +46,12 @@ from dasktune.driver.leases import Leasing
 from dasktune.driver.look_ups import LookedUp, LookUps
 from dasktune.driver.lost_workers import LookUpEnded, LostWorkers
 from dasktune.driver.orders import PendingOrders
+from dasktune.driver.pool_demand import PoolDemand, slowest_steps
 from dasktune.driver.predictions import Predictions
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor, NoEvictor
 from dasktune.driver.reuse import CommitReader, CommitsRead, KnownStates
-from dasktune.driver.scaling import MOST, slowest_step, usable_slots
+from dasktune.driver.scaling import usable_slots
 from dasktune.driver.shared_stages import NoSharing, SharedStages
 from dasktune.driver.stage_keys import KeysHashed, StageKeys
 from dasktune.driver.waiting import aside_text, unmet_needs, unmet_needs_text
@@ -179,6 +180,7 @@ class DaskRunner:
         self._inbox: queue.SimpleQueue[InboxMessage] = queue.SimpleQueue()
         self._leaving: set[str] = set()
         self._aside: set[str] = set()
+        self._pool_demand = PoolDemand()
         self._orders = PendingOrders(recorder)
         self._store = CheckpointStore(plan.store)
         self._stop = threading.Event()
@@ -262,12 +264,12 @@ class DaskRunner:
         offers
             Those of the workers that are ready.
         """
-        unmet, pool = unmet_needs(self._engine, offers), self._cluster.pool
-        coming = [] if pool is None else list(pool.offers())
+        unmet, elastic = unmet_needs(self._engine, offers), self._cluster.elastic
+        coming = [] if elastic is None else [pool.offer for pool in elastic.pools()]
         hopeless = {
             needs: trials for needs, trials in unmet.items() if not any(map(needs.may_fit, coming))
         }
-        if hopeless and (pool is not None or self._cluster.workers.has_met_all):
+        if hopeless and (elastic is not None or self._cluster.workers.has_met_all):
             raise ClusterError(unmet_needs_text(hopeless, [*offers, *coming]))
         if unmet:
             logger.warning("waiting for other workers: %s", unmet_needs_text(unmet, offers))
@@ -570,8 +572,8 @@ class DaskRunner:
     def _check_workers(self) -> None:
         """Give up when all workers have been gone for long."""
         patience = self._waits.workers_seconds
-        if self._cluster.pool is not None:
-            self._ask_for_workers(self._cluster.pool)
+        if self._cluster.elastic is not None:
+            self._ask_for_workers(self._cluster.elastic)
         elif self._has_workers:
             self._deserted_at = None
         elif self._deserted_at is None:
@@ -583,10 +585,12 @@ class DaskRunner:
                 f"{patience:.0f} s. Start some and run this again: it goes on where it was"
             )
 
-    def _ask_for_workers(self, pool: Pool) -> None:
-        """Tell the pool how many workers can be used, and which are idle."""
+    def _ask_for_workers(self, cluster: ElasticCluster) -> None:
+        """Tell the cluster how many workers of each pool can be used, and which are idle."""
         view = self._engine.view
-        if not self._has_workers and (trouble := pool.trouble()) is not None:
+        # Workers may be there that fit none of the stages that are left.
+        is_still = view.is_idle and not self._lost.any_joined
+        if is_still and (trouble := cluster.trouble()) is not None:
             raise ClusterError(f"{trouble}. Run this again when it is mended: it goes on")
         withheld = {*view.withheld}
         idle = [
@@ -594,7 +598,9 @@ class DaskRunner:
             for slot in view.slots.values()
             if not slot.queue and slot.worker not in withheld
         ]
-        pool.use(self._count_usable(MOST), idle, slowest_step(view))
+        pools = cluster.pools()
+        wanted = self._pool_demand.of(view, pools, self._now(), left=self._left)
+        cluster.use(wanted, idle, slowest_steps(view, pools))
 
     def _finish_audits(self) -> None:
         """Wait for the audits under way, and for those that a study always has."""
@@ -696,8 +702,12 @@ class DaskRunner:
 
     def _count_usable(self, most: int) -> int:
         """Return how many workers can be used now, counted up to `most`."""
-        left = 0 if self._is_draining else self._engine.to_begin
-        return usable_slots(self._engine.view, self._now(), left=left, most=most)
+        return usable_slots(self._engine.view, self._now(), left=self._left, most=most)
+
+    @property
+    def _left(self) -> int | None:
+        """Number of trials that the tuner would still begin; None if it is unknown."""
+        return 0 if self._is_draining else self._engine.to_begin
 
     def _wait_for(self, steps: Generator[None, None, Result]) -> Result | None:
         """Return the result of steps that wait for scheduler or workers; None if told to stop.

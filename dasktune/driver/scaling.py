@@ -6,7 +6,10 @@ that can start, never at the whole plan.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from dasktune.engine.timeouts import SOON_SECONDS
+from dasktune.graph.matching import Wanted
 from dasktune.graph.view import AttemptView, RunView
 
 MOST = 1000
@@ -42,42 +45,71 @@ def usable_slots(
     soon_seconds
         Within this time a branch must open for another worker to be of use.
     """
+    stages = open_stages(view, now, most=most, soon_seconds=soon_seconds)
+    return min(view.busy_workers + stages.total() + yet_to_begin(view, left), most)
+
+
+def open_stages(
+    view: RunView, now: float, *, most: int = MOST, soon_seconds: float = SOON_SECONDS
+) -> Counter[Wanted]:
+    """Return how many stages other workers than those at work could take, by their needs.
+
+    These are the stages that can start, those of lost workers, and those that can start within
+    `soon_seconds`. Of equal needs, those that can start are counted up to `most`.
+    """
+    stages = view.ready_by_needs(most)
+    lost: dict[str, Wanted] = {}
+    for attempt in view.attempts.values():
+        if not attempt.ended and attempt.worker not in view.slots:
+            # What they ran can start once it is known what they have saved.
+            lost.setdefault(attempt.worker, attempt.node.needs)
+    stages.update(lost.values())
+    return stages + _opening_soon(view, now, soon_seconds)
+
+
+def yet_to_begin(view: RunView, left: int | None) -> int:
+    """Return how many trials the tuner would begin if there were more workers.
+
+    There are none if workers have nothing to do although the tuner was asked. Parameters are those
+    of `usable_slots`.
+    """
     busy = view.busy_workers
-    lost = {attempt.worker for attempt in view.attempts.values() if not attempt.ended}
-    lost -= view.slots.keys()  # what they ran can start once it is known what they have saved
-    usable = busy + len(lost) + view.count_ready(most) + _opening_soon(view, now, soon_seconds)
-    if busy >= len(view.slots) - sum(1 for _ in view.withheld):
-        usable += max(1, busy) if left is None else left
-    return min(usable, most)
+    if busy < len(view.slots) - sum(1 for _ in view.withheld):
+        return 0
+    return max(1, busy) if left is None else left
 
 
-def slowest_step(view: RunView) -> float:
-    """Return the seconds per step of the slowest running stage, as measured; 0 if none runs."""
+def running_steps(view: RunView) -> dict[str, float]:
+    """Return the seconds per step of the running stages by worker, as measured."""
     running = (slot.queue[0] for slot in view.slots.values() if slot.queue)
-    return max((view.seconds_per_step(each.node, each.kind) for each in running), default=0.0)
+    return {each.worker: view.seconds_per_step(each.node, each.kind) for each in running}
 
 
-def _opening_soon(view: RunView, now: float, seconds: float) -> int:
+def _opening_soon(view: RunView, now: float, seconds: float) -> Counter[Wanted]:
     """Return how many branches of running paths open soon that their own workers do not take."""
-    count = 0
+    stages: Counter[Wanted] = Counter()
     for slot in view.slots.values():
         left = seconds
         for attempt in slot.queue:
             per_step = view.seconds_per_step(attempt.node, attempt.kind)
             left += 0.0 if attempt.started is None else now - attempt.started
             is_last = attempt is slot.queue[-1]
-            count += _opening(attempt, view, left / per_step, is_last=is_last)
+            stages.update(_opening(attempt, view, left / per_step, is_last=is_last))
             left -= (attempt.stop - attempt.start) * per_step
-    return count
+    return stages
 
 
-def _opening(attempt: AttemptView, view: RunView, steps: float, *, is_last: bool) -> int:
+def _opening(
+    attempt: AttemptView, view: RunView, steps: float, *, is_last: bool
+) -> Counter[Wanted]:
     """Return how many stages wait for states that an attempt makes in its first `steps` steps."""
-    if steps <= 0:
-        return 0
-    count = 0
-    for node in attempt.covered():
+    stages: Counter[Wanted] = Counter()
+    for node in attempt.covered() if steps > 0 else ():
         if node.stop - attempt.start <= steps:
-            following = view.count_following(node)
-            count += following - (is_last and node is attempt.node and following > 0)
-    return count
+            following = view.following(node)
+            if is_last and node is attempt.node:
+                # Its own worker goes on with one of them, if it may.
+                own = (each for each in +following if view.meets(attempt.worker, each))
+                following.subtract([*own][:1])
+            stages.update(following)
+    return stages

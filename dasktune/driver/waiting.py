@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from dasktune.cluster.pools import PoolStatus
 from dasktune.driver.run_status import Wait
 from dasktune.engine.engine import Engine
 from dasktune.engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
@@ -51,6 +52,8 @@ class Surroundings:
         What each worker of the cluster has by address, usable or not.
     pool
         What a cluster that starts its workers itself waits for, in words; None if nothing.
+    pools
+        The pools of such a cluster.
     deserted
         Since when there has been no usable worker; None if there is one.
     others
@@ -68,6 +71,7 @@ class Surroundings:
     needs: Needs = NO_NEEDS
     present: Mapping[str, Offer] = field(default_factory=dict)
     pool: str | None = None
+    pools: tuple[PoolStatus, ...] = ()
     deserted: float | None = None
     others: Mapping[str, int] = field(default_factory=dict)
     unanswered: float | None = None
@@ -129,6 +133,7 @@ def waits_of(view: RunView, around: Surroundings) -> list[Wait]:
 def _for_workers(view: RunView, around: Surroundings) -> Iterator[Wait]:
     """Yield why stages wait while there is no usable worker."""
     if view.slots:
+        yield from _for_pools(around.pools)
         return
     offers = around.present.values()
     if offers and not any(map(around.needs.fits, offers)):
@@ -142,6 +147,14 @@ def _for_workers(view: RunView, around: Surroundings) -> Iterator[Wait]:
         yield Wait(kind="workers", text="there is no worker", since=around.deserted)
     if around.pool is not None:
         yield Wait(kind="pool", text=around.pool, since=around.deserted)
+
+
+def _for_pools(pools: Iterable[PoolStatus]) -> Iterator[Wait]:
+    """Yield which pools have no worker although stages are for them."""
+    for pool in pools:
+        if pool.wanted and not pool.workers:
+            stages = _counted(pool.wanted, "stage")
+            yield Wait(kind="pool", text=f"{stages} for {pool.name}: {pool.reason}")
 
 
 def _for_share(view: RunView) -> Iterator[Wait]:

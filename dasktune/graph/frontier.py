@@ -12,7 +12,7 @@ The *active* nodes are exactly those in `dasktune.graph.tree.build_stage_tree`.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -433,6 +433,31 @@ class Frontier:
             if self._work[node].version == version and node.number not in seen and is_ready(node):
                 seen.add(node.number)
                 yield node
+
+    def ready_by_needs(self, most: int) -> Counter[Wanted]:
+        """Return how many stages could start now by their needs, each counted up to `most`."""
+        seen: set[int] = set()
+        counts: Counter[Wanted] = Counter()
+        for (_, wanted, _), heap in self._ready.items():
+            for *_, version, node in heap:
+                if counts[wanted] >= most:
+                    break
+                is_current = self._work[node].version == version and node.needs == wanted
+                if is_current and node.number not in seen and is_ready(node):
+                    seen.add(node.number)
+                    counts[wanted] += 1
+        return counts
+
+    def following(self, node: Node) -> Counter[Wanted]:
+        """Return how many stages wait for the state at a node's end, by their needs."""
+        work = self.work(node)
+        if not node.needs:  # then no trial that passes has needs of its own
+            return Counter({node.needs: work.pulls})
+        return Counter(child.needs for child in node.children.values() if self._is_drawn(child))
+
+    def _is_drawn(self, node: Node) -> bool:
+        work = self._work.get(node)
+        return work is not None and work.drawn
 
     def goes_first(self, node: Node, other: Node) -> bool:
         """Whether a node should be trained before another."""

@@ -15,6 +15,7 @@ from typing import Protocol
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.frontier import start_of
 from dasktune.graph.kept_speeds import KeptSpeed
+from dasktune.graph.matching import Wanted
 from dasktune.graph.plan import Node, Place, SearchPlan, nodes_along
 from dasktune.graph.trust import Aside
 from dasktune.needs import Needs, Offer
@@ -149,7 +150,11 @@ class RunView:
 
     def may_run(self, worker: str, node: Node) -> bool:
         """Whether a worker has what the stage of a node needs."""
-        return self._dispatcher.matching.may_run(worker, node.needs)
+        return self.meets(worker, node.needs)
+
+    def meets(self, worker: str, wanted: Wanted) -> bool:
+        """Whether a worker has what a stage with these needs of its trials needs."""
+        return self._dispatcher.matching.may_run(worker, wanted)
 
     def claims(self, worker: str, node: Node) -> dict[str, float]:
         """Return the amounts that the stage of a node uses up on a worker."""
@@ -310,6 +315,10 @@ class RunView:
         """Return how many stages could start now, counted up to `most`."""
         return sum(1 for _ in islice(self._dispatcher.frontier.ready(), most))
 
-    def count_following(self, node: Node) -> int:
-        """Return how many stages wait for the state at the node's end."""
-        return self._dispatcher.frontier.work(node).pulls
+    def ready_by_needs(self, most: int) -> Counter[Wanted]:
+        """Return how many stages could start now by their needs, each counted up to `most`."""
+        return self._dispatcher.frontier.ready_by_needs(most)
+
+    def following(self, node: Node) -> Counter[Wanted]:
+        """Return how many stages wait for the state at the node's end, by their needs."""
+        return self._dispatcher.frontier.following(node)

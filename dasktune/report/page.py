@@ -48,7 +48,8 @@ FAILURES = 20
 class Content:
     """The contents of a report.
 
-    `classes` are the workers of the last run by compute class, in words; empty if unknown.
+    `classes` are the workers of the last run by compute class and by pool, in words; empty if
+    unknown.
     """
 
     name: str
@@ -150,11 +151,14 @@ def gather(study: Any) -> Content:
 
 
 def _classes(study: Any) -> str:
-    """Return the workers of the last run by compute class, in words."""
+    """Return the workers of the last run by compute class and by pool, in words."""
     row = study.database.study(study.name)
     run = None if row is None else study.database.last_run(row.id)
-    classes = {} if run is None else RunStatus.from_row(run).classes
-    return classes_text(classes) if classes else ""
+    if run is None:
+        return ""
+    status = RunStatus.from_row(run)
+    classes = [classes_text(status.classes)] if status.classes else []
+    return "; ".join([*classes, *map(str, status.pools)])
 
 
 def render(content: Content) -> str:

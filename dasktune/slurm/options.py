@@ -15,7 +15,7 @@ import psutil
 from dask.utils import parse_bytes
 
 from dasktune.config_file import FILE, table_of
-from dasktune.errors import refuse, unknown
+from dasktune.errors import ConfigurationError, refuse, unknown
 
 LEAST_WALLTIME = 120
 """Shortest walltime in seconds: a shorter one is mostly start and end of the worker."""
@@ -43,8 +43,8 @@ class SlurmOptions:
     Parameters
     ----------
     workers
-        A number, or a range such as ``"2-8"``: as many as the tuner can use, in these bounds.
-        Multiples of `workers_per_job`; those of one job if None.
+        A number, or a range such as ``"2-8"`` or ``"0-8"``: as many as the tuner can use, in these
+        bounds. Multiples of `workers_per_job`; those of one job if None.
     workers_per_job
         Workers that share a job, each a process of its own.
     partition, account, qos
@@ -170,7 +170,7 @@ class SlurmOptions:
                 yield f"{name} must be an int >= 1, got {given!r}"
                 if name == "workers_per_job":
                     return
-        if not 1 <= least <= most:
+        if most < max(1, least):
             yield f"workers must be a number >= 1 or a range such as '2-8', got {self.workers!r}"
         elif least % self.workers_per_job or most % self.workers_per_job:
             yield (
@@ -305,34 +305,124 @@ TABLE = "slurm"
 DRIVER = "driver"
 """The inner table for the driver's job; see `dasktune.slurm.submit`."""
 
+FIELDS = tuple(field.name for field in fields(SlurmOptions))
+COMMON = ("interface", "encrypt", "shared_directory")
+"""Options that hold for the one scheduler of all pools."""
 
-def options_for(folder: Path, flags: Mapping[str, object]) -> SlurmOptions:
-    """Return the options of SLURM for a study file of a folder.
+
+def pools_for(folder: Path, flags: Mapping[str, object]) -> dict[str, SlurmOptions]:
+    """Return the options of each pool of SLURM jobs for a study file of a folder, by its name.
 
     Parameters
     ----------
     folder
         The folder of ``dasktune.toml``; its table ``[slurm]`` has the fields of `SlurmOptions`.
+        Each table ``[slurm.NAME]`` is a pool of that name, for which the fields of ``[slurm]`` are
+        the defaults. Without such tables there is one pool, whose name is empty.
     flags
-        Values that win over the file's; None counts as not given.
+        Values that win over those of ``[slurm]``; None counts as not given.
 
     Raises
     ------
     ConfigurationError
         If the file cannot be read, or an option is invalid: all problems at once.
     """
-    given = {**slurm_table(folder), **{k: v for k, v in flags.items() if v is not None}}
-    given.pop(DRIVER, None)
-    known = [field.name for field in fields(SlurmOptions)]
+    table = slurm_table(folder)
+    table.pop(DRIVER, None)
+    own = {
+        name: {key.replace("-", "_"): value for key, value in fields_of.items()}
+        for name, fields_of in table.items()
+        if isinstance(fields_of, dict) and name not in FIELDS
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
     refuse(
-        f"{FILE}: [{TABLE}]: {unknown('option', name, known)}"
+        f"--{name.replace('_', '-')} must be left out, since [{TABLE}.{pool}] of {FILE} says it"
         for name in given
-        if name not in known
+        for pool in own
+        if name in own[pool]
     )
-    for name in ("directives", "prologue", "tags"):
-        if isinstance(given.get(name), list):
-            given[name] = tuple(given[name])
-    return SlurmOptions(**given)
+    common = {name: value for name, value in table.items() if name not in own} | given
+    return pools_of(own, common, FILE + f": [{TABLE}{{}}]")
+
+
+def options_for(folder: Path, flags: Mapping[str, object]) -> SlurmOptions:
+    """Return the options of SLURM for a study file of a folder whose cluster has one pool.
+
+    Parameters
+    ----------
+    folder, flags
+        As for `pools_for`.
+
+    Raises
+    ------
+    ConfigurationError
+        If there are several pools, the file cannot be read, or an option is invalid.
+    """
+    pools = pools_for(folder, flags)
+    if len(pools) > 1:
+        names = ", ".join(f"[{TABLE}.{name}]" for name in pools)
+        raise ConfigurationError(f"{FILE} must have one pool here, got {names}")
+    return next(iter(pools.values()))
+
+
+def pools_of(
+    own: Mapping[str, Mapping[str, object]],
+    common: Mapping[str, object],
+    place: str = "slurm_client{}",
+) -> dict[str, SlurmOptions]:
+    """Return the options of each pool by its name; one without a name if none has a name.
+
+    Parameters
+    ----------
+    own
+        The fields of `SlurmOptions` of each pool by its name, the preferred pool first.
+    common
+        The fields of all pools, where a pool has no other value.
+    place
+        Begins messages; ``{}`` stands for a dot and the name of a pool.
+
+    Raises
+    ------
+    ConfigurationError
+        If an option is invalid, or pools contradict each other: all problems at once.
+    """
+    problems = list(_unknown_fields(common, place.format("")))
+    if not own:
+        refuse(problems)
+        return {"": _options_of(common)}
+    pools: dict[str, SlurmOptions] = {}
+    for name, values in own.items():
+        where = place.format(f".{name}")
+        if not isinstance(name, str) or re.fullmatch(r"[\w-]+", name) is None:
+            problems.append(f"{where}: a pool's name must have letters, digits, _ and - alone")
+        problems += _unknown_fields(values, where)
+        given = {"job_name": f"dasktune-{name}", **common, **values}
+        try:
+            pools[name] = _options_of({key: given[key] for key in FIELDS if key in given})
+        except ConfigurationError as error:
+            problems += [f"{where}: {problem}" for problem in error.problems]
+    refuse([*problems, *_common_problems(pools)])
+    return pools
+
+
+def _unknown_fields(given: Mapping[str, object], where: str) -> Iterator[str]:
+    """Yield a problem for each name that is no field of `SlurmOptions`."""
+    return (f"{where}: {unknown('option', key, FIELDS)}" for key in given if key not in FIELDS)
+
+
+def _options_of(given: Mapping[str, Any]) -> SlurmOptions:
+    """Return options from fields, in which lists stand for tuples."""
+    as_tuples = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    return SlurmOptions(**{**given, **as_tuples})
+
+
+def _common_problems(pools: Mapping[str, SlurmOptions]) -> Iterator[str]:
+    """Yield the options in which pools differ although they have one scheduler."""
+    for name in COMMON:
+        values = {pool: getattr(options, name) for pool, options in pools.items()}
+        if len(set(values.values())) > 1:
+            texts = ", ".join(f"{value!r} for {pool}" for pool, value in values.items())
+            yield f"{name} must be the same in all pools, got {texts}"
 
 
 def slurm_table(folder: Path) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""The jobs of a cluster; a job is replaced once SLURM reports its end."""
+"""The jobs of a cluster in pools; a job is replaced once SLURM reports its end."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -14,20 +14,14 @@ from typing import Any
 from dask_jobqueue.slurm import SLURMCluster, SLURMJob
 from distributed.deploy.spec import ProcessInterface
 
-from dasktune.engine.timeouts import JOB_LIST_SECONDS, RESUBMIT_SECONDS
+from dasktune.cluster.pools import WorkerPool
+from dasktune.engine.timeouts import JOB_LIST_SECONDS
 from dasktune.errors import ClusterError
-from dasktune.needs import Offer
 from dasktune.slurm.commands import job_states, words
-from dasktune.slurm.options import SlurmOptions
-from dasktune.slurm.scaling import Demand, drain
+from dasktune.slurm.job_pool import PENDING, JobPool
+from dasktune.slurm.scaling import drain
 
 logger = logging.getLogger(__name__)
-
-STILLBORN = 3
-"""Number of successive jobs without a worker after which further ones seem useless."""
-
-LAST_LINES = 10
-"""Lines of the log of a job that ended too soon, for the message."""
 
 
 class WorkerJob(SLURMJob):
@@ -45,91 +39,87 @@ class WorkerJob(SLURMJob):
 
 
 class SlurmWorkers(SLURMCluster):
-    """A Dask cluster of jobs; their number follows the demand within bounds.
+    """A Dask cluster of jobs; their number follows the demand within the bounds of each pool.
 
     Parameters
     ----------
-    options
-        Options of the jobs.
+    pools
+        The pools, the preferred one first.
+    jobs
+        Arguments of the jobs of each pool, by its name.
     keywords
         Arguments of ``SLURMCluster``.
     """
 
     job_cls = WorkerJob
 
-    def __init__(self, *, options: SlurmOptions, **keywords: Any) -> None:
-        self._options = options
-        self._demand = Demand(
-            least=options.least, most=options.most, idle_seconds=options.idle_seconds
-        )
-        self._states: Mapping[str, str] = {}
-        self._accepted: set[str] = set()
-        self._met: set[str] = set()
-        self._leaving: set[str] = set()
-        self._stillborn = 0
-        self._last_words = ""
-        self._refusal = ""
-        self._not_before = 0.0
-        self._is_slow = False
+    def __init__(
+        self, *, pools: Sequence[JobPool], jobs: Mapping[str, Mapping[str, Any]], **keywords: Any
+    ) -> None:
+        self._pools = {pool.name: pool for pool in pools}
+        self._pool_of: dict[str, JobPool] = {}
+        self._workers: dict[str, str] = {}
+        """The names of the jobs of the workers, by the workers' addresses."""
         self._has_ended = threading.Event()
         self._numbers = count()
         super().__init__(**keywords)
+        self._specs = {name: self._spec(jobs[name]) for name in self._pools}
 
-    def use(self, wanted: int, idle: Collection[str], step_seconds: float = 0.0) -> None:
-        """Record the number of usable workers, the idle ones and the time of a step."""
-        self._demand.note(wanted, idle, time.monotonic())
-        if step_seconds > self._options.margin_seconds and not self._is_slow:
-            self._is_slow = True
-            logger.warning(
-                "a step takes %.0f s, and workers stop %d s before their walltime ends: margin "
-                "must be longer, or the last steps of each job are lost",
-                step_seconds,
-                self._options.margin_seconds,
-            )
+    def _spec(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the specification from which Dask starts a job with these options."""
+        workers = range(options["processes"])
+        group = {"group": [f"-{number}" for number in workers]} if len(workers) > 1 else {}
+        return {"cls": self.job_cls, "options": {**self._job_kwargs, **options}, **group}
+
+    def use(
+        self, wanted: Mapping[str, int], idle: Collection[str], step_seconds: Mapping[str, float]
+    ) -> None:
+        """Record the usable workers and the slowest step by pool, and the idle workers."""
+        now = time.monotonic()
+        for name, pool in self._pools.items():
+            pool.use(wanted.get(name, 0), idle, step_seconds.get(name, 0.0), now)
 
     def trouble(self) -> str | None:
-        """Return why no worker can come; None while one may come."""
-        if self._stillborn >= STILLBORN and not self._met:
-            return (
-                f"{self._stillborn} jobs of SLURM ended before their worker was there; "
-                f"{self._last_words}"
-            )
-        if self._refusal and not self._met and not self._living:
-            return f"SLURM refuses jobs: {self._refusal}"
-        return None
+        """Return why no worker that can be used comes; None while one may come."""
+        pools = list(self._pools.values())
+        wanted = [pool for pool in pools if pool.is_wanted] or pools
+        troubles = [pool.trouble() for pool in wanted]
+        return None if None in troubles else "\n".join(filter(None, troubles))
 
     def waiting(self) -> str:
         """Return the states of the jobs, in words."""
-        jobs = (f"{job} {state}" for job, state in sorted(self._living.items()))
-        refused = f"; SLURM refuses more: {self._refusal}" if self._refusal else ""
-        return f"jobs of SLURM: {', '.join(jobs) or 'none yet'}{refused}"
+        return "; ".join(pool.waiting() for pool in self._pools.values())
 
-    def offers(self) -> list[Offer]:
-        """Return the offer of its workers; their hardware may give them more tags."""
-        gpus = self._options.gpus_per_worker
-        tags = [tag.lower() for tag in self._options.tags]
-        return [Offer.of({"GPU": gpus} if gpus else {}, "jobs of SLURM", tags)]
+    def pools(self) -> list[WorkerPool]:
+        """Return the pools; a stage is for the first one that it fits and that has room."""
+        workers: dict[str, list[str]] = {}
+        for address, job in list(self._workers.items()):
+            if (pool := self._pool_of.get(job)) is not None:
+                workers.setdefault(pool.name, []).append(address)
+        return [pool.seen(frozenset(workers.get(name, ()))) for name, pool in self._pools.items()]
 
-    @property
-    def _living(self) -> dict[str, str]:
-        """The states of this cluster's jobs that have not ended, by id."""
-        return {job: state for job, state in self._states.items() if job in self._accepted}
-
-    def _new_worker_name(self, worker_number: int) -> str:
-        """Return a new name: Dask would take a job with a used name for the earlier job."""
-        return f"dasktune-{next(self._numbers)}"
+    def _add_job(self, pool: JobPool) -> None:
+        """Have Dask start a job of a pool."""
+        # Dask would take a job with a used name for the earlier job.
+        name = "-".join(filter(None, ("dasktune", str(next(self._numbers)), pool.name)))
+        self._pool_of[name] = pool
+        self.worker_spec[name] = self._specs[pool.name]
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
         """Note a worker that came or went; Dask calls this."""
         if op == "add":
-            new = {self._job_of(worker["name"]) for worker in msg["workers"].values()} - self._met
-            self._met |= new
-            self._stillborn = 0 if new else self._stillborn
+            for address, worker in msg["workers"].items():
+                job = self._job_of(worker["name"])
+                self._workers[address] = job
+                if job in self._pool_of:
+                    self._pool_of[job].arrived(job)
+        elif op == "remove":
+            self._workers.pop(msg, None)
         super()._update_worker_status(op, msg)  # type: ignore[no-untyped-call]
 
     def _job_of(self, worker: str) -> str:
         """Return the name of a worker's job."""
-        return worker if self._options.workers_per_job == 1 else str(worker).rpartition("-")[0]
+        return worker if worker in self._pool_of else str(worker).rpartition("-")[0]
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -146,101 +136,84 @@ class SlurmWorkers(SLURMCluster):
         problem = ""
         while not self._has_ended.is_set():
             # Read before the query: its answer lacks jobs that are submitted meanwhile.
-            submitted = {job.job_id for job in list(self.workers.values()) if job.job_id}
+            submitted = {name: job.job_id for name, job in [*self.workers.items()] if job.job_id}
             try:
-                self._states = job_states()
+                states = job_states()
             except ClusterError as error:
                 if not problem:
                     logger.warning("%s; jobs are left as they are until it answers", error)
                 problem = str(error)
             else:
                 problem = ""
-                self._mend_now(submitted)
+                self._mend_now(submitted, states)
             self._has_ended.wait(JOB_LIST_SECONDS)
 
-    def _mend_now(self, submitted: set[str]) -> None:
+    def _mend_now(self, submitted: Mapping[str, str], states: Mapping[str, str]) -> None:
         try:
-            self.sync(self._mend, submitted)  # type: ignore[no-untyped-call]
+            self.sync(self._mend, submitted, states)  # type: ignore[no-untyped-call]
         except Exception:
             # An exception would end the thread, and with it the management of all jobs.
             logger.exception("the jobs could not be managed; dasktune tries again")
 
-    async def _mend(self, submitted: set[str]) -> None:
+    async def _mend(self, submitted: Mapping[str, str], states: Mapping[str, str]) -> None:
         """Forget ended jobs, cancel those without use, and submit missing ones."""
+        for pool in self._pools.values():
+            own = {name: job for name, job in submitted.items() if self._pool_of[name] is pool}
+            pool.listed(own.values(), states)
         now = time.monotonic()
-        if submitted - self._accepted:
-            self._refusal = ""
-        self._accepted |= submitted
-        gone = submitted - self._states.keys()
         for name, job in list(self.workers.items()):
-            has_ended = job.refusal or job.job_id in gone
-            if has_ended and name in self.worker_spec:
-                self._forget(name, job, now)
-        target = -(-self._demand.target // self._options.workers_per_job)
-        await self._reduce(len(self.worker_spec) - len(self._leaving) - target, now)
-        is_hopeless = self._stillborn >= STILLBORN and not self._met
-        can_submit = now >= self._not_before and not is_hopeless
-        wanted = target + len(self._leaving) if can_submit else 0
-        self.scale(jobs=max(len(self.worker_spec), wanted))  # type: ignore[no-untyped-call]
+            if name in self.worker_spec:
+                is_gone = name in submitted and submitted[name] not in states
+                self._check(name, job, now, is_gone=is_gone)
+        is_hopeless = self.trouble() is not None
+        for pool in self._pools.values():
+            surplus = len(self._jobs_of(pool)) - len(pool.leaving) - pool.target
+            await self._reduce(pool, surplus, now, states)
+            for _ in range(pool.missing(len(self._jobs_of(pool)), now, is_hopeless=is_hopeless)):
+                self._add_job(pool)
+        self.scale(jobs=len(self.worker_spec))  # type: ignore[no-untyped-call]
 
-    def _forget(self, name: str, job: WorkerJob, now: float) -> None:
+    def _jobs_of(self, pool: JobPool) -> list[str]:
+        """Return the names of a pool's jobs, the oldest first."""
+        return [name for name in self.worker_spec if self._pool_of[name] is pool]
+
+    def _check(self, name: str, job: WorkerJob, now: float, *, is_gone: bool) -> None:
         """Forget a job that SLURM refused or that has ended."""
-        del self.worker_spec[name]
-        was_leaving = name in self._leaving
-        self._leaving.discard(name)
+        pool = self._pool_of[name]
         if job.refusal:
-            if job.refusal != self._refusal:
-                logger.warning(
-                    "SLURM refuses a job, and is asked again every %.0f s: %s",
-                    RESUBMIT_SECONDS,
-                    job.refusal,
-                )
-            self._refusal, self._not_before = job.refusal, now + RESUBMIT_SECONDS
-        elif name not in self._met and not was_leaving:
-            self._stillborn += 1
-            self._last_words = last_words(Path(job.log_directory), str(job.job_id))
-            logger.warning(
-                "job %s ended before its worker was there; %s", job.job_id, self._last_words
-            )
-            if self._stillborn >= STILLBORN:
-                self._not_before = now + RESUBMIT_SECONDS
+            pool.refused(job.refusal, now)
+        elif is_gone:
+            pool.ended(name, str(job.job_id), Path(job.log_directory), now)
+        else:
+            return
+        del self.worker_spec[name]
 
-    async def _reduce(self, surplus: int, now: float) -> None:
+    async def _reduce(
+        self, pool: JobPool, surplus: int, now: float, states: Mapping[str, str]
+    ) -> None:
         """Cancel jobs in the queue, the last first, and ask idle workers to leave."""
         if surplus <= 0:
             return
-        waiting = [name for name in reversed(self.worker_spec) if self._is_pending(name)]
+        jobs = [name for name in reversed(self._jobs_of(pool)) if name not in pool.leaving]
+        waiting = [name for name in jobs if self._is_pending(name, states)]
         for name in waiting[:surplus]:
             del self.worker_spec[name]
-        for name, workers in list(self._idle_jobs(now))[: max(0, surplus - len(waiting))]:
-            self._leaving.add(name)
+        for name, workers in list(self._idle_jobs(pool, now))[: max(0, surplus - len(waiting))]:
+            pool.leaving.add(name)
             if self.scheduler is None or not await drain(self.scheduler, workers):
-                self._leaving.discard(name)
+                pool.leaving.discard(name)
 
-    def _is_pending(self, name: str) -> bool:
+    def _is_pending(self, name: str, states: Mapping[str, str]) -> bool:
         job = self.workers.get(name)
-        state = "" if job is None else self._states.get(job.job_id, "")
-        return state.startswith("PENDING") and name not in self._leaving
+        return job is not None and states.get(job.job_id, "").startswith(PENDING)
 
-    def _idle_jobs(self, now: float) -> Iterator[tuple[str, list[str]]]:
+    def _idle_jobs(self, pool: JobPool, now: float) -> Iterator[tuple[str, list[str]]]:
         """Yield the jobs whose workers were all idle for long, with the workers' addresses."""
         workers: dict[str, list[str]] = {}
-        for address, worker in self.scheduler_info["workers"].items():
-            workers.setdefault(self._job_of(worker["name"]), []).append(address)
-        idle = set(self._demand.long_idle(now))
-        for name in self.worker_spec:
+        for address, job in self._workers.items():
+            workers.setdefault(job, []).append(address)
+        idle = set(pool.demand.long_idle(now))
+        for name in self._jobs_of(pool):
             here = workers.get(name, [])
-            if here and idle.issuperset(here) and name not in self._leaving:
+            if here and idle.issuperset(here) and name not in pool.leaving:
                 yield name, here
-
-
-def last_words(folder: Path, job: str) -> str:
-    """Return the last lines of a job's log."""
-    for path in sorted(folder.glob(f"*-{job}.*"), key=lambda path: path.suffix != ".err"):
-        try:
-            lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
-        except OSError:
-            continue
-        if lines:
-            return "\n".join([f"{path} ends:", *lines[-LAST_LINES:]])
-    return f"{folder} says why"

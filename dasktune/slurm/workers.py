@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -26,10 +26,11 @@ from distributed.security import Security
 
 from dasktune.cluster.local import LOCAL_SETTINGS
 from dasktune.engine.timeouts import BACKSTOP_SECONDS, KILL_MARGIN_SECONDS
-from dasktune.errors import ClusterError
+from dasktune.errors import ClusterError, refuse
 from dasktune.slurm.commands import call, kill_wait, words
+from dasktune.slurm.job_pool import JobPool
 from dasktune.slurm.leftover import Driver, cancel_leftover
-from dasktune.slurm.options import SlurmOptions
+from dasktune.slurm.options import SlurmOptions, pools_of
 from dasktune.worker.hardware import TAGS
 from dasktune.worker.plugin import CLOSE_SECONDS, LEAVE_AT
 
@@ -52,39 +53,71 @@ PROLOGUE = (
 
 
 @contextmanager
-def slurm_client(options: SlurmOptions | None = None, /, **fields: Any) -> Iterator[Client]:
+def slurm_client(
+    options: SlurmOptions | Mapping[str, Mapping[str, Any]] | None = None, /, **fields: Any
+) -> Iterator[Client]:
     """Yield a client of a cluster whose workers are SLURM jobs; the jobs end with it.
 
     Parameters
     ----------
     options
-        Options of the jobs.
+        Options of the jobs; or for several pools the fields of `SlurmOptions` of each pool by its
+        name, the preferred pool first.
     fields
-        The fields of `SlurmOptions`, if `options` is None.
+        The fields of `SlurmOptions`, if `options` is None; those of all pools, where a pool has no
+        other value.
 
     Raises
     ------
     ConfigurationError
         If an option is invalid: all problems at once.
     ClusterError
-        If SLURM refuses the jobs, with SLURM's message.
+        If SLURM refuses the jobs of all pools, with SLURM's message.
     """
-    options = SlurmOptions(**fields) if options is None else options
-    shared = Path(options.shared_directory).expanduser().absolute()
-    shared.mkdir(parents=True, exist_ok=True)
+    if isinstance(options, SlurmOptions):
+        refuse(f"{name} must be a field of the options that are given" for name in fields)
+        pools = {"": options}
+    else:
+        pools = pools_of(options or {}, fields)
+    with pools_client(pools) as client:
+        yield client
+
+
+@contextmanager
+def pools_client(pools: Mapping[str, SlurmOptions]) -> Iterator[Client]:
+    """Yield a client of a cluster with one or several pools of SLURM jobs.
+
+    Parameters
+    ----------
+    pools
+        The options of each pool by its name, the preferred pool first; one pool has no name.
+
+    Raises
+    ------
+    ClusterError
+        If SLURM refuses the jobs of all pools, with SLURM's message.
+    """
+    shared = shared_folder(pools)
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(SETTINGS))
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="dasktune-"))
         stack.enter_context(dask.config.set({"temporary-directory": scratch}))
-        check_accepted(options, shared)
+        refusals = check_accepted(pools, shared)
         if jobs := cancel_leftover(Driver.this()):
             logger.warning("cancelled jobs of a driver that is gone: %s", ", ".join(jobs))
-        cluster = _cluster(options, shared)
+        cluster = _cluster(pools, refusals, shared)
         stack.callback(_remove_keys, cluster)
         stack.enter_context(cluster)
         client = stack.enter_context(Client(cluster))
         stack.enter_context(cluster.kept())
         yield client
+
+
+def shared_folder(pools: Mapping[str, SlurmOptions]) -> Path:
+    """Return the folder that driver and nodes see, made if need be; all pools have the same."""
+    shared = Path(next(iter(pools.values())).shared_directory).expanduser().absolute()
+    shared.mkdir(parents=True, exist_ok=True)
+    return shared
 
 
 def job_options(options: SlurmOptions, shared: Path) -> dict[str, Any]:
@@ -153,36 +186,56 @@ def _arguments(options: SlurmOptions) -> list[str]:
     return [*arguments, "--lifetime", f"{lifetime}s"]
 
 
-def check_accepted(options: SlurmOptions, shared: Path) -> None:
-    """Ask SLURM whether it accepts the jobs, before a submission.
+def check_accepted(pools: Mapping[str, SlurmOptions], shared: Path) -> dict[str, str]:
+    """Ask SLURM whether it accepts the jobs of each pool, before a submission.
+
+    Returns
+    -------
+    dict of str
+        SLURM's messages on the pools that it refuses, by pool; a warning names them.
 
     Raises
     ------
     ClusterError
-        If it refuses them, with SLURM's message.
+        If it refuses all pools, with SLURM's messages.
     """
+    refusals = {}
+    for name, options in pools.items():
+        if refusal := _refusal_of(options, shared):
+            refusals[name] = refusal
+    texts = [f"{name}: {text}" if name else text for name, text in refusals.items()]
+    if len(refusals) == len(pools):
+        raise ClusterError(f"SLURM refuses such jobs: {'; '.join(texts)}")
+    for text in texts:
+        logger.warning("SLURM refuses the jobs of a pool, and is asked again: %s", text)
+    return refusals
+
+
+def _refusal_of(options: SlurmOptions, shared: Path) -> str:
+    """Return SLURM's message if it refuses such jobs; empty if it accepts them."""
     job = _imported().WorkerJob("tls://driver:1", name="worker", **job_options(options, shared))
     with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
         script.write(job.job_script())
         script.flush()
         done = call("sbatch", "--test-only", script.name)
-    if done.returncode:
-        raise ClusterError(f"SLURM refuses such jobs: {words(done.stderr)}")
+    return words(done.stderr) if done.returncode else ""
 
 
-def _cluster(options: SlurmOptions, shared: Path) -> Any:
+def _cluster(pools: Mapping[str, SlurmOptions], refusals: Mapping[str, str], shared: Path) -> Any:
     scheduler: dict[str, Any] = {"dashboard_address": "127.0.0.1:0"}
     security, protocol = None, "tcp://"
-    if options.is_encrypted:
+    if next(iter(pools.values())).is_encrypted:
         security, protocol = Security.temporary(), "tls://"
+    jobs = {name: job_options(options, shared) for name, options in pools.items()}
     return _imported().SlurmWorkers(
-        options=options,
+        pools=[JobPool(name, options, refusals.get(name, "")) for name, options in pools.items()],
+        jobs=jobs,
         scheduler_options=scheduler,
         security=security,
         protocol=protocol,
         shared_temp_directory=str(shared),
         silence_logs=logging.CRITICAL,
-        **job_options(options, shared),
+        **next(iter(jobs.values())),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from distributed import Client, Scheduler, SpecCluster, Worker
 
 import dasktune as dt
+from dasktune.cluster.pools import WorkerPool
 from dasktune.engine.timeouts import Waits
 from dasktune.errors import ClusterError
 from dasktune.needs import Offer
@@ -99,8 +100,11 @@ class Coming(SpecCluster):
 
     coming = (Offer.of({}, "jobs"),)
 
-    def use(self, wanted: int, idle: Collection[str], step_seconds: float) -> None:
-        if len(self.worker_spec) == 1:
+    def use(
+        self, wanted: Mapping[str, int], idle: Collection[str], step_seconds: Mapping[str, float]
+    ) -> None:
+        # The first call asks for a first worker, before the run begins.
+        if step_seconds and len(self.worker_spec) == 1:
             self.scale(2)
 
     def trouble(self) -> str | None:
@@ -109,8 +113,8 @@ class Coming(SpecCluster):
     def waiting(self) -> str:
         return "one job is queued"
 
-    def offers(self) -> Collection[Offer]:
-        return self.coming
+    def pools(self) -> list[WorkerPool]:
+        return [WorkerPool(name=offer.kind, offer=offer, room=2) for offer in self.coming]
 
 
 @contextmanager

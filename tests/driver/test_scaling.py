@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from dasktune.driver.scaling import slowest_step, usable_slots
+from dasktune.driver.scaling import running_steps, usable_slots
 from dasktune.graph.events import WorkerGone, WorkerJoined, WorkerLost
 from dasktune.graph.view import RunView
 from dasktune.sequences import Constant
@@ -84,14 +84,14 @@ def test_as_many_again_are_tried_of_a_tuner_that_does_not_say() -> None:
     assert usable(Table(), left=None) == 1
 
 
-def test_the_slowest_step_is_that_of_what_runs() -> None:
+def test_running_steps_are_the_measured_ones_by_worker() -> None:
     table = apart(2)
-    assert slowest_step(RunView(table.dispatcher)) == 0.0
+    assert running_steps(RunView(table.dispatcher)) == {}
     table.join("w0")
     table.dispatcher.speeds.observe(
         table.dispatcher.slots["w0"].queue[0].node, steps=2, seconds=800.0
     )
-    assert slowest_step(RunView(table.dispatcher)) == 400.0
+    assert running_steps(RunView(table.dispatcher)) == {"w0": 400.0}
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 3), st.integers(9, 12)), max_size=8))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dasktune.errors import ConfigurationError
-from dasktune.slurm import SlurmOptions, options_for
+from dasktune.slurm import SlurmOptions, options_for, pools_for
 from dasktune.slurm.options import seconds_of
 from dasktune.slurm.workers import job_options
 
@@ -82,33 +82,35 @@ def test_flags_come_before_the_file(tmp_path: Path) -> None:
     (tmp_path / "dasktune.toml").write_text(
         '[slurm]\nworkers = "2-8"\npartition = "long"\nprologue = ["module load cuda"]\n'
     )
-    options = options_for(tmp_path, {"partition": "gpu", "account": None})
+    options = pools_for(tmp_path, {"partition": "gpu", "account": None})[""]
     assert (options.partition, options.account) == ("gpu", None)
     assert (options.least, options.most) == (2, 8)
     assert options.prologue == ("module load cuda",)
 
 
-def test_options_for_unknown_key_lists_the_known_keys(tmp_path: Path) -> None:
+def test_pools_for_unknown_key_lists_the_known_keys(tmp_path: Path) -> None:
     (tmp_path / "dasktune.toml").write_text('[slurm]\nqueue = "gpu"\n')
     with pytest.raises(ConfigurationError, match=r"unknown option 'queue'.*partition"):
-        options_for(tmp_path, {})
+        pools_for(tmp_path, {})[""]
 
 
 @pytest.mark.parametrize("text", ["[slurm", "slurm = 3"])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "dasktune.toml").write_text(text)
     with pytest.raises(ConfigurationError, match=r"dasktune\.toml"):
-        options_for(tmp_path, {})
+        pools_for(tmp_path, {})[""]
 
 
 def test_page_shows_readable_options_and_names_every_key(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
-    first, several = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    first, several, pools = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "dasktune.toml").write_text(first)
-    assert options_for(tmp_path, {}).prologue == ("module load cuda",)
+    assert pools_for(tmp_path, {})[""].prologue == ("module load cuda",)
     (tmp_path / "dasktune.toml").write_text(several)
-    options = options_for(tmp_path, {})
+    options = pools_for(tmp_path, {})[""]
     assert (options.gpus_per_job, options.workers_per_job * options.cpus_per_worker) == (4, 32)
+    (tmp_path / "dasktune.toml").write_text(pools)
+    assert [*pools_for(tmp_path, {})] == ["cpu", "a100", "h100"]
     for one in fields(SlurmOptions):
         assert f"`{one.name}`" in page
 
@@ -193,7 +195,7 @@ def test_is_encrypted_defaults_to_true_beyond_loopback(
 
 def test_tags_stand_in_the_environment_of_the_workers(tmp_path: Path) -> None:
     (tmp_path / "dasktune.toml").write_text('[slurm]\ntags = ["Fast", "lab3"]\n')
-    options = options_for(tmp_path, {})
+    options = pools_for(tmp_path, {})[""]
     assert options.tags == ("Fast", "lab3")
     assert "export DASKTUNE_TAGS=Fast,lab3" in job_options(options, tmp_path)["job_script_prologue"]
 

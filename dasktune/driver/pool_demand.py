@@ -1,0 +1,109 @@
+"""How many workers of each pool a run can use.
+
+A stage counts for one pool: the first one whose workers it fits and that has room. So the order of
+the pools says which one is preferred. Stages that fit fewer pools count first, so that stages that
+fit all pools leave them the room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dasktune.cluster.pools import WorkerPool
+from dasktune.driver.scaling import MOST, open_stages, running_steps, yet_to_begin
+from dasktune.graph.matching import Wanted
+from dasktune.graph.view import RunView
+from dasktune.needs import Offer
+
+
+class PoolDemand:
+    """The demand of a run for the workers of each pool.
+
+    A pool knows the tags that users gave it. Its workers may have more, by their hardware: those
+    of each worker that was there are remembered. As long as a pool has had no worker, a stage may
+    fit it that misses tags only.
+    """
+
+    def __init__(self) -> None:
+        self._offers: dict[str, Offer] = {}
+
+    def of(
+        self, view: RunView, pools: Sequence[WorkerPool], now: float, *, left: int | None
+    ) -> dict[str, int]:
+        """Return how many workers of each pool would have something to do now or soon.
+
+        Parameters
+        ----------
+        view
+            The run.
+        pools
+            The pools, the preferred one first.
+        now, left
+            As for `dasktune.driver.scaling.usable_slots`.
+        """
+        self._learn(view, pools)
+        counts = {
+            pool.name: sum(1 for worker in pool.workers if _is_busy(view, worker)) for pool in pools
+        }
+        stages = open_stages(view, now)
+        # Their needs are not known yet: they may fit every pool that fits the study.
+        stages[frozenset()] += yet_to_begin(view, left)
+        fitting = [(self._fitting(view, wanted, pools), stages[wanted]) for wanted in stages]
+        for suitable, count in sorted(fitting, key=lambda each: len(each[0])):
+            _share_out(count, suitable, counts)
+        return {name: min(count, MOST) for name, count in counts.items()}
+
+    def _learn(self, view: RunView, pools: Sequence[WorkerPool]) -> None:
+        """Remember what the workers of each pool have."""
+        for pool in pools:
+            for worker in pool.workers & view.offers.keys():
+                known, offer = self._offers.get(pool.name, pool.offer), view.offers[worker]
+                if not offer.tags <= known.tags or pool.name not in self._offers:
+                    amounts = {**dict(known.amounts), **dict(offer.amounts)}
+                    tags = known.tags | offer.tags
+                    self._offers[pool.name] = Offer.of(amounts, known.kind, tags)
+
+    def _fitting(
+        self, view: RunView, wanted: Wanted, pools: Sequence[WorkerPool]
+    ) -> list[WorkerPool]:
+        """Return the pools whose workers a stage fits, as `dasktune.graph.matching` would judge.
+
+        If it fits none, those without a worker so far that it may fit.
+        """
+        needs = [view.needs, *wanted]
+        offers = {pool.name: self._offers.get(pool.name, pool.offer) for pool in pools}
+        fits = [pool for pool in pools if all(each.fits(offers[pool.name]) for each in needs)]
+        if fits:
+            return fits
+        new = [pool for pool in pools if pool.name not in self._offers]
+        may_fit = [pool for pool in new if all(each.may_fit(pool.offer) for each in needs)]
+        if may_fit or len(wanted) < 2:
+            return may_fit
+        # Trials with unlike needs share the stage, and no pool is for all of them.
+        by_needs = [self._fitting(view, frozenset({each}), pools) for each in wanted]
+        return [pool for pool in pools if any(pool in fitting for fitting in by_needs)]
+
+
+def slowest_steps(view: RunView, pools: Sequence[WorkerPool]) -> dict[str, float]:
+    """Return the seconds per step of the slowest running stage of each pool; 0 if none runs."""
+    steps = running_steps(view)
+    return {
+        pool.name: max((steps.get(worker, 0.0) for worker in pool.workers), default=0.0)
+        for pool in pools
+    }
+
+
+def _is_busy(view: RunView, worker: str) -> bool:
+    slot = view.slots.get(worker)
+    return slot is not None and bool(slot.queue)
+
+
+def _share_out(count: int, suitable: Sequence[WorkerPool], counts: dict[str, int]) -> None:
+    """Count stages for the first of the suitable pools that have room."""
+    for pool in suitable:
+        taken = min(count, max(0, pool.room - counts[pool.name]))
+        counts[pool.name] += taken
+        count -= taken
+    if count and suitable:
+        # The pool keeps to its maximum. If SLURM refuses its jobs, it asks again.
+        counts[suitable[0].name] += count

@@ -1,0 +1,98 @@
+"""How many workers of each pool a run can use, from stages whose needs are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from dasktune.cluster.pools import WorkerPool
+from dasktune.driver.pool_demand import PoolDemand
+from dasktune.graph.events import WorkerGone, WorkerJoined, WorkerLost
+from dasktune.graph.view import RunView
+from dasktune.needs import Needs, Offer
+from dasktune.sequences import Constant
+from tests.graph.test_dispatch import Table, turn
+
+GPU, BIG, FAST = Needs.of({"GPU": 1}), Needs.of({"GPU": 2}), Needs.of({"tags": "fast"})
+
+
+def stages(*needs: Needs | None, **options: object) -> Table:
+    """Return trials that share nothing, with these needs."""
+    table = Table(**options)
+    for number, own in enumerate(needs):
+        sequences = {"lr": Constant(float(number))}
+        table.dispatcher.register(number, sequences, 10, needs=own)
+        table.extend(number, 10)
+    return table
+
+
+def pool(
+    name: str, gpus: float = 0, *, room: int = 9, workers: str = "", **more: str
+) -> WorkerPool:
+    offer = Offer.of({"GPU": gpus} if gpus else {}, name, more.get("tags", "").split())
+    return WorkerPool(name=name, offer=offer, room=room, workers=frozenset(workers.split()))
+
+
+def demand(table: Table, *pools: WorkerPool, left: int = 0) -> dict[str, int]:
+    return PoolDemand().of(RunView(table.dispatcher), pools, 0.0, left=left)
+
+
+def test_stage_counts_for_the_first_pool_that_it_fits() -> None:
+    table = stages(GPU, GPU, None, None, None)
+    assert demand(table, pool("cpu"), pool("gpu", 1)) == {"cpu": 3, "gpu": 2}
+    assert demand(table, pool("gpu", 1), pool("cpu")) == {"gpu": 5, "cpu": 0}
+
+
+def test_stage_counts_for_the_next_pool_once_one_is_full() -> None:
+    table = stages(GPU, GPU, None, None, None)
+    found = demand(table, pool("gpu", 1, room=3), pool("old", 1, room=0), pool("cpu"))
+    assert found == {"gpu": 3, "old": 0, "cpu": 2}, "those with few pools go first"
+
+
+def test_stages_beyond_all_room_count_for_the_first_pool() -> None:
+    table = stages(GPU, GPU, GPU)
+    assert demand(table, pool("gpu", 1, room=0), pool("new", 1, room=1)) == {"gpu": 2, "new": 1}
+
+
+def test_stage_that_fits_no_pool_counts_for_none() -> None:
+    assert demand(stages(BIG, None), pool("cpu"), pool("gpu", 1)) == {"cpu": 1, "gpu": 0}
+
+
+def test_needs_of_the_study_hold_for_each_stage() -> None:
+    table = stages(None, FAST, needs=GPU)
+    fast = pool("fast", 1, tags="fast")
+    assert demand(table, pool("cpu"), pool("gpu", 1), fast) == {"cpu": 0, "gpu": 1, "fast": 1}
+
+
+def test_busy_worker_counts_for_its_own_pool() -> None:
+    table = stages(None, None)
+    table.join("w0")
+    assert demand(table, pool("cpu"), pool("gpu", 1, workers="w0")) == {"cpu": 1, "gpu": 1}
+
+
+def test_trials_yet_to_begin_fit_what_the_study_fits() -> None:
+    table = Table(needs=GPU)
+    assert demand(table, pool("cpu"), pool("gpu", 1), left=4) == {"cpu": 0, "gpu": 4}
+
+
+def test_shared_stage_without_a_pool_for_all_fits_that_of_one() -> None:
+    table = Table()
+    for number, own in enumerate((GPU, FAST)):
+        table.dispatcher.register(number, {"lr": turn(5, float(number))}, 10, needs=own)
+        table.extend(number, 10)
+    assert demand(table, pool("gpu", 1), pool("fast", tags="fast")) == {"gpu": 1, "fast": 0}
+    both = pool("both", 1, tags="fast")
+    assert demand(table, pool("gpu", 1), both) == {"gpu": 0, "both": 1}
+
+
+@pytest.mark.parametrize(("tag", "counts"), [("fast", [1, 0]), ("slow", [0, 1])])
+def test_tags_of_hardware_are_learned_from_the_first_worker(tag: str, counts: list[int]) -> None:
+    table, learned = stages(FAST), PoolDemand()
+    view = RunView(table.dispatcher)
+    assert learned.of(view, [pool("a"), pool("b")], 0.0, left=0) == {"a": 1, "b": 0}
+    table.tell(WorkerJoined(worker="w0", tags=frozenset({tag})))
+    learned.of(view, [pool("a", workers="w0"), pool("b")], 0.0, left=0)
+    for event in (WorkerGone(worker="w0"), WorkerLost(worker="w0")):
+        table.tell(event)
+    # The pool has no worker any more; its tags are still known.
+    found = learned.of(view, [pool("a"), pool("b")], 0.0, left=0)
+    assert [*found.values()] == counts
