@@ -395,14 +395,14 @@ class Attempts:
                 self._recorder.started(attempt, at)
                 _log(known.order, logging.INFO, "started")
                 return [Started(attempt=attempt)]
-            case StageProgress(attempt=attempt, step=step):
+            case StageProgress(attempt=attempt, step=step, seconds=seconds):
                 for at, key, metrics in message.reports:
                     known.reports[at] = (key, metrics)
                     self.latest = (at, metrics)
                 measured = tuple(metrics for _, _, metrics in message.reports)
                 return [
                     Reached(attempt=attempt, step=step, metrics=measured),
-                    Progress(attempt=attempt, step=step),
+                    Progress(attempt=attempt, step=step, seconds=seconds),
                 ]
             case StateSaved():
                 return self._saved(known, message)

@@ -20,7 +20,7 @@ class Attempt:
     how many of its steps had been trained before, `kind` its worker's class. One that is `taken`
     stands for what another driver trains; of one that is `uprooted` it is known that the state
     it starts from had gone: that it does not find it says nothing of one that was saved there
-    since.
+    since. `timed_steps` are its steps whose time has been learned from, `timed_seconds` that time.
     """
 
     id: str
@@ -41,6 +41,8 @@ class Attempt:
     taken: bool = False
     kind: str = ""
     uprooted: bool = False
+    timed_steps: int = 0
+    timed_seconds: float = 0.0
 
     @property
     def has_begun(self) -> bool:

@@ -436,9 +436,21 @@ class Dispatcher:
 
     def _progress(self, event: Progress) -> None:
         attempt = self.attempts.get(event.attempt)
-        if attempt is not None:
-            self._advance(attempt, event.step)
-            self._placing.packing.reached(attempt, event.step)
+        if attempt is None:
+            return
+        self._advance(attempt, event.step)
+        self._placing.packing.reached(attempt, event.step)
+        steps = event.step - attempt.start
+        # Each time as many steps again: a long stage is measured early, and costs little.
+        if event.seconds and steps >= 2 * attempt.timed_steps and not attempt.ended:
+            self._learn_pace(attempt, steps, event.seconds)
+
+    def _learn_pace(self, attempt: Attempt, steps: int, seconds: float) -> None:
+        """Learn the speed from an attempt that has trained so many steps in this time."""
+        more, longer = steps - attempt.timed_steps, seconds - attempt.timed_seconds
+        attempt.timed_steps, attempt.timed_seconds = steps, seconds
+        if self.speeds.observe(attempt.leaf, steps=more, seconds=longer, kind=attempt.kind):
+            self.frontier.reweigh()
 
     def _saved(self, event: Saved) -> None:
         attempt = self.attempts.get(event.attempt)
@@ -519,8 +531,7 @@ class Dispatcher:
         steps = event.step - attempt.start
         if event.status == "trained" or (event.status == "stopped" and steps > 0):
             self._placing.ended_well(attempt.worker)
-        if self.speeds.observe(attempt.leaf, steps=steps, seconds=event.seconds, kind=attempt.kind):
-            self.frontier.reweigh()
+        self._learn_pace(attempt, steps, event.seconds)
         nothing_to_save = event.step == attempt.start and event.status == "stopped"
         is_saved = attempt.saved >= event.step
         if event.status == "missing" and not attempt.uprooted:

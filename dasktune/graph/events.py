@@ -104,10 +104,18 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """An attempt has trained up to `step`. Not durable."""
+    """An attempt has trained up to `step`. Not durable.
+
+    Parameters
+    ----------
+    seconds
+        Time spent in training steps and their evaluation since the attempt's start; 0 if it is
+        not known.
+    """
 
     attempt: str
     step: Step
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,6 +95,10 @@ class SimulatedJob:
         """Return the next step at which a state is saved, at last `stop`."""
         return min((step for step in self.saves if after < step < self.stop), default=self.stop)
 
+    def next_progress(self, after: Step) -> Step:
+        """Return the next step at which its worker reports its progress: 1, 2, 4, 8, ... steps."""
+        return self.order.start + (1 << (after - self.order.start).bit_length())
+
 
 @dataclass(frozen=True, slots=True)
 class Held:

@@ -18,6 +18,7 @@ from dasktune.engine.outcome import AskOrder, Order, Outcome, RunAssessment, Run
 from dasktune.errors import ClusterError, ConfigurationError, InternalError
 from dasktune.graph.events import (
     Event,
+    Progress,
     Reports,
     RunStage,
     Saved,
@@ -232,6 +233,7 @@ class SimulatedRunner:
             self._arrive(worker, job, step)
         else:
             self._schedule(worker, job)
+            self._say_progress(job, step)
         self.limit = None if self.engine.finished else self.budget.met(best)
         return self.limit is not None
 
@@ -274,6 +276,13 @@ class SimulatedRunner:
         if ended:
             self._end(job, step, "trained" if step == order.stop else "stopped")
             self._start_next(worker)
+
+    def _say_progress(self, job: SimulatedJob, step: Step) -> None:
+        """Report the progress of a job where there are several classes, to be measured early."""
+        if len(self.busy_seconds) > 1:
+            attempt, start = job.order.attempt, job.order.start
+            seconds = job.pace.between(start, step)
+            self.tell(Progress(attempt=attempt, step=step, seconds=seconds))
 
     def _say_durable(self, job: SimulatedJob, step: Step) -> None:
         """Report that a state is durable, now or as soon as it is."""
@@ -390,8 +399,10 @@ class SimulatedRunner:
         heappush(self._due, (*entry, job.version))
 
     def _next_step(self, job: SimulatedJob) -> Step:
-        """Return the next step of a job that is saved, or reaches the target."""
+        """Return the next step of a job that is saved or reported, or reaches the target."""
         save = job.next_save(job.known)
+        if len(self.busy_seconds) > 1:
+            save = min(save, job.next_progress(job.known))
         if self.budget.wanted is not None:
             for step in self._measured(job.known, save):
                 if self.budget.is_target(self.incumbents.loss_of(self._value(job, step))):

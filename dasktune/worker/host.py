@@ -714,7 +714,10 @@ class _StageRun:
             if self._unsent:
                 reports, self._unsent = tuple(self._unsent), []
                 attempt = self.spec.attempt
-                messages.append(StageProgress(attempt=attempt, step=self.step, reports=reports))
+                seconds = self.seconds + self._evaluating
+                messages.append(
+                    StageProgress(attempt=attempt, step=self.step, reports=reports, seconds=seconds)
+                )
             if last is not None:
                 messages.append(last)
             self.host.emit(messages)

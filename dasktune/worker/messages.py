@@ -33,11 +33,18 @@ class StageStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageProgress:
-    """An attempt has trained up to `step`, and measured metrics that are not durable yet."""
+    """An attempt has trained up to `step`, and measured metrics that are not durable yet.
+
+    Parameters
+    ----------
+    seconds
+        Time spent in training steps and their evaluation since its start; 0 if it is not known.
+    """
 
     attempt: str
     step: Step
     reports: tuple[StepMetrics, ...]
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

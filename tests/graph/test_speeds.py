@@ -8,6 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import Progress, RunStage, Started, TrainingEnded, WorkerJoined
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.speeds import Speeds
@@ -163,3 +165,44 @@ def test_profile_stays_when_the_first_worker_is_of_another_class() -> None:
     before = speeds.profile(node)
     assert not speeds.set_slots({"old": 1, "new": 1})
     assert speeds.profile(node) == before
+
+
+def progressed(steps: list[tuple[int, float]], end: tuple[int, float]) -> tuple[Dispatcher, Node]:
+    """Return a dispatcher that was told of an attempt's steps and seconds, then of its end."""
+    dispatcher = Dispatcher(root_key("progress", 0))
+    dispatcher.register(0, {"width": Constant(8)}, 64)
+    dispatcher.extend(0, 64, 0.0, 0.0)
+    orders = dispatcher.handle(WorkerJoined(worker="w", kind="fast"), 0.0)
+    (attempt,) = [order.attempt for order in orders if isinstance(order, RunStage)]
+    dispatcher.handle(Started(attempt=attempt), 0.0)
+    for step, seconds in steps:
+        dispatcher.handle(Progress(attempt=attempt, step=step, seconds=seconds), seconds)
+    if end[0]:
+        ended = TrainingEnded(attempt=attempt, step=end[0], status="trained", seconds=end[1])
+        dispatcher.handle(ended, end[1])
+    return dispatcher, dispatcher.plan.paths[0].leaf
+
+
+def test_speed_is_known_from_the_progress_of_a_running_stage() -> None:
+    dispatcher, leaf = progressed([(1, 3.0)], (0, 0.0))
+    assert dispatcher.speeds.seconds_per_step(leaf, "fast") == 3.0
+    dispatcher, leaf = progressed([(1, 3.0), (4, 6.0)], (0, 0.0))
+    assert dispatcher.speeds.seconds_per_step(leaf, "fast") == 1.5
+
+
+def test_each_step_of_an_attempt_is_measured_once() -> None:
+    steps = [(1, 3.0), (2, 4.0), (3, 5.0), (5, 9.0), (20, 30.0)]
+    dispatcher, _ = progressed(steps, (64, 100.0))
+    (speed,) = dispatcher.speeds.kept
+    assert (speed.steps, speed.seconds) == (64.0, 100.0)
+
+
+def test_progress_is_measured_each_time_the_steps_have_doubled() -> None:
+    dispatcher, _ = progressed([(step, float(step)) for step in range(1, 64)], (0, 0.0))
+    (speed,) = dispatcher.speeds.kept
+    assert speed.steps == 32.0
+
+
+def test_progress_without_seconds_is_not_measured() -> None:
+    dispatcher, _ = progressed([(5, 0.0)], (0, 0.0))
+    assert not dispatcher.speeds.is_known

@@ -216,6 +216,13 @@ def test_stage_reports_seconds_of_steps_start_and_saves(bench: Bench) -> None:
     assert all(0 < one.hold_up <= one.latency for one in bench.messages_of(StateSaved))
 
 
+def test_progress_tells_the_seconds_since_the_start(bench: Bench) -> None:
+    receipt = bench.run("a1", 0, 3, saves=(1,))
+    told = [(each.step, each.seconds) for each in bench.messages_of(StageProgress)]
+    assert [step for step, _ in told] == [1, 3]
+    assert 0 < told[0][1] < told[1][1] == receipt.seconds + receipt.evaluate_seconds
+
+
 def test_the_next_stage_goes_on_with_the_same_trainer(bench: Bench) -> None:
     bench.run("a1", 0, 3)
     bench.run("b1", 3, 5)
