@@ -100,7 +100,8 @@ class Needs:
     """The needs of stages: any one of the alternatives is enough.
 
     A stage runs on a worker that has all amounts and all tags of one alternative. It uses the
-    amounts up while it runs. Needs decide where steps are trained; they are no part of state keys.
+    amounts up while it runs. Needs decide where steps are trained; they are no part of state keys,
+    except for the number of devices of a trainer that divides itself.
 
     Parameters
     ----------
@@ -164,6 +165,26 @@ class Needs:
         """Return the amounts that a stage uses up on a worker: those of the first that fits."""
         fitting = (need for need in self.alternatives if need.fits(offer))
         return dict(next(fitting, Need()).amounts)
+
+    def devices(self) -> int:
+        """Return how many devices a stage uses at once: GPUs, or cores where it asks for no GPU.
+
+        Raises
+        ------
+        ConfigurationError
+            If that depends on the alternative.
+        """
+        refuse(self.device_problems())
+        return _devices(self.alternatives[0])
+
+    def device_problems(self) -> list[str]:
+        """Return why the number of devices is not known before a worker is chosen, if so."""
+        if len(set(map(_devices, self.alternatives))) == 1:
+            return []
+        return [
+            "all alternatives of needs must have as many GPUs, or cores if they have no GPU, since "
+            f"the trainer divides itself and results depend on their number, got {self}"
+        ]
 
     def to_json(self) -> list[dict[str, object]]:
         """Return them as JSON, in the form that `of` takes."""
@@ -252,6 +273,11 @@ def any_of(needs: Iterable[Needs]) -> Needs:
     """Return needs that a worker meets if it meets any of these."""
     listed = sorted((need for each in needs for need in each.alternatives), key=str)
     return Needs(alternatives=tuple(dict.fromkeys(listed)) or NO_NEEDS.alternatives)
+
+
+def _devices(need: Need) -> int:
+    amounts = dict(need.amounts)
+    return max(1, int(amounts.get("GPU", amounts.get("cores", 1.0))))
 
 
 # ---------------------------------------------------------------------- in words

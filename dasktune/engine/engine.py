@@ -62,6 +62,12 @@ SNAPSHOT_EVERY = 1000
 NeedsOf = Callable[[Mapping[str, Value]], Needs]
 """Returns the needs of a configuration from its values at step 0; raises `ConfigurationError`."""
 
+DevicesOf = Callable[[Needs | None], int]
+"""Returns how many devices train a trial together, from its own needs if it has any.
+
+Raises `ConfigurationError` if its needs leave that open.
+"""
+
 
 class Engine:
     """Runs one tuner at a time over a dispatcher.
@@ -84,6 +90,8 @@ class Engine:
         are more: so that a snapshot's share of the cost of a record does not grow.
     needs_of
         See `NeedsOf`; None if configurations have no needs of their own.
+    devices_of
+        See `DevicesOf`; None if each trial is trained on one device.
     """
 
     def __init__(
@@ -96,6 +104,7 @@ class Engine:
         trains_alone: bool = False,
         snapshot_every: int = SNAPSHOT_EVERY,
         needs_of: NeedsOf | None = None,
+        devices_of: DevicesOf | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self.view = RunView(dispatcher)
@@ -109,6 +118,7 @@ class Engine:
         self._trains_alone = trains_alone
         self._snapshot_every = snapshot_every
         self._needs_of = needs_of
+        self._devices_of = devices_of
         self._without_needs: dict[int, str] = {}
         """Why trials have no known needs, by number: they cannot be trained."""
         self._session: Session | None = None
@@ -709,13 +719,27 @@ class Engine:
         self._make_known(self.trials[number])
 
     def _make_known(self, trial: TrialRecord) -> None:
+        needs = self._needs(trial)
+        self._take_devices(trial, needs)
         instructions = self._dispatcher.register(
-            *(trial.number, trial.sequences, trial.max_steps, trial.seed),
+            *(trial.number, trial.lineage, trial.max_steps, trial.seed),
             is_alone=trial.alone is not None,
-            needs=self._needs(trial),
+            needs=needs,
             model_rank=trial.model_rank,
         )
         self._todo.extend(instructions)
+
+    def _take_devices(self, trial: TrialRecord, needs: Needs | None) -> None:
+        """Train a new trial on as many devices as it needs; one that has begun, from now on."""
+        if self._devices_of is None or trial.state.is_finished:
+            return
+        try:
+            devices = self._devices_of(needs)
+        except ConfigurationError as error:
+            self._without_needs[trial.number] = str(error)
+            return
+        if trial.number not in self._dispatcher.plan.paths and trial.use_devices(devices):
+            self._changed[trial.number] = None
 
     def _needs(self, trial: TrialRecord) -> Needs | None:
         """Return a trial's own needs: its tuner's, or those of its configuration."""
@@ -743,7 +767,8 @@ class Engine:
     def _separate(self, trial: TrialRecord) -> None:
         """Train a trial by itself from now on."""
         if trial.alone is None:
-            path = trial.number, trial.sequences, trial.max_steps, trial.seed
+            trial.devices = ((0, trial.devices[-1][1]),)
+            path = trial.number, trial.lineage, trial.max_steps, trial.seed
             trial.alone = Alone(told=trial.steps, trained=self._dispatcher.separate(*path))
             self._changed[trial.number] = None
 

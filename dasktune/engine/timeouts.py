@@ -147,6 +147,18 @@ LAST_WRITES_SECONDS = 120.0
 LAST_MESSAGES_SECONDS = 0.3
 """Wait of a process that ends itself until its last messages are on their way."""
 
+RANK_START_SECONDS = 120.0
+"""Longest time of another process of a divided training to start and to import torch."""
+
+RANK_END_SECONDS = 1.0
+"""Time of such a process to end after it has closed its connections."""
+
+RANK_SECONDS = 600.0
+"""Longest wait of the processes of a divided training for each other.
+
+They make the same calls, so they are seconds apart at most; the first one evaluates alone.
+"""
+
 # ------------------------------------------------------------------------- store and leases
 
 STORE_SECONDS = 120.0

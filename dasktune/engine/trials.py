@@ -9,10 +9,14 @@ from statistics import fmean, stdev
 from typing import TypeVar
 
 from dasktune.errors import CorruptRecordError
+from dasktune.graph.devices import Periods, with_devices
 from dasktune.graph.plan import SearchPlan
 from dasktune.needs import Needs
 from dasktune.sequences import sequence_from_json
 from dasktune.types import Direction, Metrics, Objective, Sequences, Step, TrialState, Value
+
+ONE_DEVICE: Periods = ((0, 1),)
+"""The devices of a trial that is trained on one device."""
 
 ADDED = -1
 """Stands for the tuner of trials that were added with their results."""
@@ -68,6 +72,8 @@ class TrialRecord:
         What its tuner says that its stages ask of their workers; None for nothing.
     model_rank
         The rank of its model, as in `dasktune.types.Register`.
+    devices
+        On how many devices it is trained together, each number with its first step.
     """
 
     number: int
@@ -89,6 +95,22 @@ class TrialRecord:
     alone: Alone | None = None
     needs: Needs | None = None
     model_rank: float | None = None
+    devices: Periods = ONE_DEVICE
+
+    @property
+    def lineage(self) -> Sequences:
+        """The sequences that its state keys name: also the number of devices if there are more."""
+        return with_devices(self.sequences, self.devices)
+
+    def use_devices(self, devices: int) -> bool:
+        """Train it on so many devices after its last report; return whether that is a change."""
+        if self.devices[-1][1] == devices:
+            return False
+        start = 0 if self.alone is not None else self.steps
+        before = [(step, number) for step, number in self.devices if step < start]
+        same = bool(before) and before[-1][1] == devices
+        self.devices = tuple(before if same else [*before, (start, devices)])
+        return True
 
     @property
     def value(self) -> float | None:
@@ -118,6 +140,7 @@ class TrialRecord:
             "values": None if self.values is None else list(self.values),
             "max_steps": self.max_steps,
             **({} if self.alone is None else {"alone": asdict(self.alone)}),
+            **({} if self.devices == ONE_DEVICE else {"devices": [*map(list, self.devices)]}),
         }
 
     def lasting_json(self) -> dict[str, object]:
@@ -154,6 +177,7 @@ class TrialRecord:
             fields = dict(document)
             sequences, values = fields.pop("sequences"), fields.pop("values")
             alone, needs = fields.pop("alone", None), fields.pop("needs", None)
+            devices = fields.pop("devices", ONE_DEVICE)
             return cls(
                 number=number,
                 state=TrialState(state),
@@ -161,6 +185,7 @@ class TrialRecord:
                 values=tuple(values) if isinstance(values, list) else None,
                 alone=None if alone is None else Alone(**alone),  # type: ignore[arg-type]
                 needs=None if needs is None else Needs.of(needs),
+                devices=tuple((int(step), int(count)) for step, count in devices),  # type: ignore[attr-defined]
                 sequences={name: sequence_from_json(item) for name, item in sequences.items()},  # type: ignore[attr-defined]
                 **fields,  # type: ignore[arg-type]
             )

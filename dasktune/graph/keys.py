@@ -3,7 +3,8 @@
 ``key(0) = H(fingerprint, seed)`` and ``key(t) = H(key(s), values, t - s)``, where ``s``
 starts the maximal run of equal values that holds step ``t - 1``. A constant therefore
 costs one hash however long it lasts, and two trials have the same key at ``t`` exactly
-when the trainer saw the same values at every step before ``t``.
+when the trainer saw the same values at every step before ``t``. Where several devices train
+together, their number is one of the values (`dasktune.graph.devices`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import NamedTuple
 
 from dasktune.errors import InternalError
 from dasktune.graph.curves import Curves, unpack
+from dasktune.graph.devices import spans
 from dasktune.types import Sequences, Step, Value
 
 DIGEST_NBYTES = 16
@@ -115,6 +117,15 @@ def _blocks(
     that share a curve have most of their blocks in common. `lead` is put before the values of a
     single step.
     """
+    for until, named in spans(sequences, start, stop):
+        yield from _blocks_of(named, start, until, curves, lead)
+        start = until
+
+
+def _blocks_of(
+    sequences: Sequences, start: Step, stop: Step, curves: Curves, lead: bytes
+) -> Iterator[tuple[Step, list[bytes]]]:
+    """Yield the blocks of `_blocks` where the number of devices stays the same."""
     ordered = sorted(sequences.items())
     names = [encode_value(name) for name, _ in ordered]
     functions = [function for _, function in ordered]

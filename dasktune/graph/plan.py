@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dasktune.errors import InternalError
 from dasktune.graph.curves import Curves
+from dasktune.graph.devices import DEVICES, devices_of
 from dasktune.graph.keys import BLOCK_STEPS, Chain, Mark, Positions, encode_at, root_key
 from dasktune.needs import Needs
 from dasktune.sequences import first_difference
@@ -442,12 +443,11 @@ class SearchPlan:
             first = encode_at(sequences, at.stop)
             child = at.children.get(first)
             if child is None:
-                child = self._new_node(at, (at.stop, steps), sequences)
-                at.children[first] = child
-                child.passing, child.needs, child.model_rank = 1, needs, path.model_rank
+                at = self._add_below(at, first, sequences, steps)
+                at.passing, at.needs, at.model_rank = 1, needs, path.model_rank
                 if self._on_new is not None:
-                    self._on_new(child)
-                return child
+                    self._on_new(at)
+                continue
             limit = min(child.stop, steps)
             part = shared_until(child.sequences, sequences, child.start, limit)
             at = child if part == child.stop else self._split(child, part)
@@ -456,6 +456,13 @@ class SearchPlan:
                 at.needs |= needs
             at.model_rank = _higher(at.model_rank, path.model_rank)
         return at
+
+    def _add_below(self, at: Node, first: bytes, sequences: Sequences, steps: Step) -> Node:
+        """Add a child that ends at `steps`, or before it where the number of devices changes."""
+        change = devices_of(sequences).constant_until(at.stop)
+        stop = steps if change is None else min(steps, change)
+        child = at.children[first] = self._new_node(at, (at.stop, stop), sequences)
+        return child
 
     def _new_node(self, parent: Node, span: tuple[Step, Step], sequences: Sequences) -> Node:
         node = Node(self._count, parent, span, sequences)
@@ -492,10 +499,10 @@ def _higher(rank: float | None, other: float | None) -> float | None:
 
 def shared_until(ours: Sequences, theirs: Sequences, start: Step, limit: Step) -> Step:
     """Return the first step from `start`, up to `limit`, at which two paths have other values."""
-    return min(
-        (first_difference(sequence, theirs[name], start, limit) for name, sequence in ours.items()),
-        default=limit,
-    )
+    pairs = [(sequence, theirs[name]) for name, sequence in ours.items() if name != DEVICES]
+    if DEVICES in ours or DEVICES in theirs:
+        pairs.append((devices_of(ours), devices_of(theirs)))
+    return min((first_difference(*pair, start, limit) for pair in pairs), default=limit)
 
 
 def nodes_along(root: Node, sequences: Sequences, stop: Step) -> Iterator[tuple[Node, Step]]:

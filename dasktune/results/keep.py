@@ -61,7 +61,7 @@ def kept_keys(database: Database, row: StudyRow, keep: Keep) -> list[str]:
     best = (trial for trial in winners(records, objective, keep) if trial.steps)
     return [
         plan.register(
-            *(trial.number, trial.sequences, trial.steps, trial.seed),
+            *(trial.number, trial.lineage, trial.steps, trial.seed),
             is_alone=trial.alone is not None,
         ).key_at(trial.steps)
         for trial in best

@@ -131,6 +131,16 @@ class StudyConfig:
         """Return the function that gives a configuration's needs; None if all have the same."""
         return partial(needs_from, self.needs) if callable(self.needs) else None
 
+    def devices_of(self) -> Callable[[Needs | None], int] | None:
+        """Return the function that gives the devices of a trial from its own needs, if any.
+
+        None if each trial is trained on one device, since the trainer does not divide itself.
+        """
+        if not getattr(self.trainer, "divides", False):
+            return None
+        needs = self.options.needs
+        return lambda own: (needs if own is None else own).devices()
+
     def fingerprint(self) -> Fingerprint | None:
         """Return the fingerprint of the trainer, if there is one; this reads code and data."""
         if self.trainer is None:
@@ -200,7 +210,10 @@ class StudyConfig:
                 f"got {shown(self.config)}"
             )
         if not callable(self.needs):
-            yield from needs_problems(self.needs)
+            problems = needs_problems(self.needs)
+            yield from problems
+            if getattr(self.trainer, "divides", False) and not problems:
+                yield from Needs.of(self.needs).device_problems()
 
     def _place_problems(self) -> Iterator[str]:
         if not isinstance(self.storage, str | os.PathLike | None) or self.storage == "":

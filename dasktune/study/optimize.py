@@ -599,6 +599,7 @@ class Optimizer:
             fails_on_nan=self._config.on_nan == "fail",
             trains_alone=is_alone,
             needs_of=self._config.needs_of(),
+            devices_of=self._config.devices_of(),
         )
 
     def _inputs(self, tuner: Tuner) -> dict[str, object]:

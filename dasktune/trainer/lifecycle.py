@@ -65,9 +65,16 @@ setup {'lr': 0.2}; train
         config: Mapping[str, object],
         seed: int,
         device: str = "cpu",
+        division: object | None = None,
     ) -> TrainerRun:
-        """Return a new lineage at step 0, built with the values of step 0."""
-        return cls(_built(trainer_class, values, config, seed, device), 0, None)
+        """Return a new lineage at step 0, built with the values of step 0.
+
+        Parameters
+        ----------
+        division
+            The part of this process if several processes train together.
+        """
+        return cls(_built(trainer_class, values, config, seed, device, division), 0, None)
 
     @classmethod
     def resume(
@@ -81,6 +88,7 @@ setup {'lr': 0.2}; train
         config: Mapping[str, object],
         seed: int,
         device: str = "cpu",
+        division: object | None = None,
     ) -> TrainerRun:
         """Return a lineage that continues from a saved state.
 
@@ -94,10 +102,12 @@ setup {'lr': 0.2}; train
             Hyper-parameters at `step` - 1, the last trained step.
         state
             The result of `state` after `step` steps. The trainer may keep parts of it.
+        division
+            See `start`.
         """
         if step < 1:
             raise InternalError(f"a state is resumed at step >= 1, got {step}")
-        trainer = _built(trainer_class, first_values, config, seed, device)
+        trainer = _built(trainer_class, first_values, config, seed, device, division)
         trainer.setup(dict(last_values))
         trainer.load_state_dict(state)
         return cls(trainer, step, dict(last_values))
@@ -200,13 +210,20 @@ def run_alone(
 
 
 def _built(
-    trainer_class: type, values: Values, config: Mapping[str, object], seed: int, device: str
+    trainer_class: type,
+    values: Values,
+    config: Mapping[str, object],
+    seed: int,
+    device: str,
+    division: object | None,
 ) -> Any:
     trainer: Any = trainer_class()
     # A copy: a trainer that changes its config must not change that of the next trainer.
     trainer.config = copy.deepcopy(dict(config))
     trainer.seed = seed
     trainer.device = device
+    if division is not None:
+        trainer.division = division
     with getattr(trainer, "building", nullcontext)():
         trainer.build(dict(values))
     return trainer

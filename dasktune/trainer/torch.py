@@ -11,9 +11,11 @@ import numpy as np
 import torch
 
 from dasktune.errors import ConfigurationError, StateError
+from dasktune.storage.codec import encode
 from dasktune.trainer import attributes
 from dasktune.trainer.base import Trainer
 from dasktune.trainer.contents import ContentStamp
+from dasktune.trainer.division import Undivided
 from dasktune.trainer.generators import (
     global_states,
     is_generator,
@@ -61,8 +63,17 @@ class TorchTrainer(Trainer):
     made in `build` keep the right parameters; the state of the optimizers is moved, too. Send
     batches through `to_device`.
 
+    **Several devices.** With ``divides = True``, stages that need several GPUs (or several
+    ``cores``, on workers without GPUs) are trained by as many processes together. Each of them
+    builds the same trainer and makes the same calls. In `train`, call modules through `divided`,
+    and take the part of this process from each batch with `share`.
+
     Attributes
     ----------
+    divides
+        Whether several devices may train it together: `train` uses `divided` and `share`.
+    division
+        The part of this process: ``division.rank`` of ``division.world_size`` processes.
     deterministic
         Use only algorithms that reproduce the same bits (torch raises an error if there are
         none); with False, resuming on a GPU is exact only within a tolerance.
@@ -97,6 +108,8 @@ class TorchTrainer(Trainer):
     """
 
     requires_process: ClassVar[bool] = True
+    divides: ClassVar[bool] = False
+    division: Undivided = Undivided()
     deterministic: ClassVar[bool] = True
     threads: ClassVar[int] = 1
 
@@ -159,6 +172,44 @@ class TorchTrainer(Trainer):
             return {key: self.to_device(item) for key, item in value.items()}
         return attributes.mapped(value, lambda tensor: tensor.to(self.device, non_blocking=True))
 
+    def divided(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Return the module as `train` must call it if several devices train together.
+
+        With one device, and outside of `train`, it is the module itself. With several it is
+        torch's `DistributedDataParallel`: ``backward()`` leaves the gradients of the whole batch
+        on each device. The loss must be a mean over the samples of the share. A batch norm
+        sees the share alone. Noise of the modules, such as dropout, differs between devices.
+        """
+        return self.division.divided(module)
+
+    def share(self, batch: Any) -> Any:
+        """Return this device's part of a batch; the whole batch with one device.
+
+        Arrays and tensors are cut along their first dimension, also those in lists, tuples and
+        dicts. The parts may be unequal by one sample.
+
+        Raises
+        ------
+        TrainerError
+            If a batch has fewer samples than there are devices.
+        """
+        return self.division.share(batch)
+
+    def common_digest(self) -> str:
+        """Return a digest of all that the devices of a divided training have in common.
+
+        That is the states of the generators, and the parameters of the modules.
+        """
+        items = attributes.objects(self._attributes())
+        generators = {path: item for path, item in items.items() if is_generator(item)}
+        modules = {path: item for path, item in items.items() if isinstance(item, torch.nn.Module)}
+        common = {
+            "global": global_states(self.device),
+            "generators": {p: attributes.state_of(item) for p, item in generators.items()},
+            "parameters": {p: dict(item.named_parameters()) for p, item in modules.items()},
+        }
+        return encode(attributes.detached(common)).digest
+
     @contextmanager
     def building(self) -> Iterator[None]:
         """Seed the generators before `build`, and move modules to the device after it."""
@@ -202,7 +253,7 @@ class TorchTrainer(Trainer):
         return {
             name: value
             for name, value in vars(self).items()
-            if name not in _GIVEN and name != _ORIGIN
+            if name not in _GIVEN and name != _ORIGIN and not isinstance(value, Undivided)
         }
 
     def _is_touched(self, name: str, value: Any) -> bool:

@@ -24,9 +24,9 @@ from dasktune.storage.codec import Snapshot, decode, encode
 from dasktune.trainer.check_resume.check import is_harmless, tolerance_of
 from dasktune.trainer.check_resume.differences import Difference, state_differences
 from dasktune.trainer.environment import is_same_environment
-from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Metrics, Step
 from dasktune.worker.control import Control
+from dasktune.worker.divided import AnyRun
 from dasktune.worker.errors_in_words import in_words
 from dasktune.worker.job import AuditSpec, Job
 from dasktune.worker.messages import AuditEnded, AuditStatus
@@ -38,7 +38,7 @@ MOST_DIFFERENCES = 8
 class Begin(Protocol):
     """Returns a new trainer that holds the state after a step; at step 0 there is none."""
 
-    def __call__(self, step: Step, state: Mapping[str, object] | None = None, /) -> TrainerRun:
+    def __call__(self, step: Step, state: Mapping[str, object] | None = None, /) -> AnyRun:
         """Build the trainer, and load the state."""
 
 
@@ -142,15 +142,15 @@ class AuditRun:
 
     # ------------------------------------------------------------ training
 
-    def _begun(self, step: Step, key: str) -> TrainerRun:
+    def _begun(self, step: Step, key: str) -> AnyRun:
         """Return a new trainer that holds a stored state; at step 0 it is just built."""
         return self._begin(step, self._load(key)) if step else self._begin(0)
 
-    def _resumed(self, step: Step, way: _Way) -> TrainerRun:
+    def _resumed(self, step: Step, way: _Way) -> AnyRun:
         """Return a new trainer that holds a state which this worker made before."""
         return self._begin(step, _decoded(way.states[step]))
 
-    def _advance(self, run: TrainerRun) -> None:
+    def _advance(self, run: AnyRun) -> None:
         self._heed_orders(run.step)
         self._on_step()
         run.advance({name: sequence(run.step) for name, sequence in self._sequences.items()})
@@ -206,7 +206,7 @@ class AuditRun:
         self._advance(self._resumed(split, through))
         return self._are_different(through, self._way(self._resumed(split, through)))
 
-    def _way(self, run: TrainerRun, splits: Collection[Step] = ()) -> _Way:
+    def _way(self, run: AnyRun, splits: Collection[Step] = ()) -> _Way:
         """Train to the first difference, and evaluate where the study did.
 
         Parameters
@@ -247,7 +247,7 @@ class AuditRun:
             is_same_environment(commit.environment, self._environment) for commit in commits
         )
 
-    def _compare(self, run: TrainerRun) -> None:
+    def _compare(self, run: AnyRun) -> None:
         """Compare what is stored of the present step; of metrics, the first differences stand."""
         metrics = self._spec.metrics.get(run.step)
         if metrics is not None:
@@ -259,7 +259,7 @@ class AuditRun:
         if run.step in self._spec.states:
             self._compare_state(run, self._spec.states[run.step])
 
-    def _compare_state(self, run: TrainerRun, key: str) -> None:
+    def _compare_state(self, run: AnyRun, key: str) -> None:
         snapshot = encode(run.state())
         self._on_wait()
         commit = self._store.commit_of(key)

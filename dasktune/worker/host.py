@@ -24,6 +24,7 @@ from dasktune.errors import (
     InternalError,
     StorageError,
 )
+from dasktune.graph.devices import devices_at, without_devices
 from dasktune.graph.keys import Chain, runs
 from dasktune.sequences import Sequence, sequence_from_json
 from dasktune.storage.buffers import Buffer, empty
@@ -33,6 +34,7 @@ from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Step, Value
 from dasktune.worker.audit import AuditRun
 from dasktune.worker.control import Control
+from dasktune.worker.divided import AnyRun, DividedRun, code_of
 from dasktune.worker.errors_in_words import (
     in_words,
     is_out_of_memory,
@@ -54,6 +56,7 @@ from dasktune.worker.messages import (
     StepMetrics,
     StoreFailed,
 )
+from dasktune.worker.rank import RankTraining
 from dasktune.worker.sharing import begin_peak, free_unused, peak_bytes
 
 Emit = Callable[[list[StageMessage]], None]
@@ -112,8 +115,9 @@ class Ancestry:
 class Lineage:
     """A trainer and the states that were saved from it since it was built or loaded."""
 
-    def __init__(self, run: TrainerRun, key: str, parent: str | None) -> None:
+    def __init__(self, run: AnyRun, key: str, parent: str | None, devices: int = 1) -> None:
         self.run = run
+        self.devices = devices
         self.loaded_at = run.step
         self.key = key
         self.ancestry = Ancestry(parent=parent)
@@ -231,6 +235,7 @@ class StageHost:
             for control in self._controls.values():
                 control.stop(None)
             self._ended.wait_for(lambda: not self._running, timeout)
+        self._warm = None
         self._writes.put(None)
         self._writer.join(max(0.0, deadline - time.monotonic()))
 
@@ -251,7 +256,7 @@ class StageHost:
         audit = AuditRun(
             spec,
             self._new_control(name),
-            sequences=sequences,
+            sequences=without_devices(sequences),
             job=self.job,
             store=self.store,
             load=lambda key: self.load(key)[0],
@@ -365,15 +370,17 @@ class StageHost:
     def lineage_at(self, spec: StageSpec, sequences: Mapping[str, Sequence]) -> Lineage:
         """Return a trainer that holds the state at the stage's start: the warm one, if it is."""
         key = spec.key
+        devices = devices_at(sequences, spec.start)
         warm, self._warm = self._warm, None
-        if warm is not None and warm.key == key and not warm.ancestry.is_lost:
+        is_same = warm is not None and (warm.key, warm.devices) == (key, devices)
+        if warm is not None and is_same and not warm.ancestry.is_lost:
             return warm
         del warm  # the memory of a GPU may hold one trainer, but not two
         if spec.start == 0:
-            return Lineage(self.new_run(spec.seed, sequences, 0), key, None)
+            return Lineage(self.new_run(spec.seed, sequences, 0), key, None, devices)
         state, commit = self.load(key)
         run = self.new_run(spec.seed, sequences, spec.start, state)
-        return Lineage(run, key, commit.digest)
+        return Lineage(run, key, commit.digest, devices)
 
     def load(self, key: str) -> tuple[Any, Commit]:
         """Return a stored state, and its commit.
@@ -391,11 +398,26 @@ class StageHost:
         sequences: Mapping[str, Sequence],
         step: Step,
         state: Mapping[str, object] | None = None,
-    ) -> TrainerRun:
+    ) -> AnyRun:
         """Return a new trainer that holds the state after `step`; at step 0 there is none."""
         self.step_began = time.monotonic()
         job = self.job
-        first = {name: sequence(0) for name, sequence in sequences.items()}
+        values = without_devices(sequences)
+        first = {name: sequence(0) for name, sequence in values.items()}
+        last = {name: sequence(max(step, 1) - 1) for name, sequence in values.items()}
+        devices = devices_at(sequences, step)
+        if devices > 1:
+            training = RankTraining(
+                code=code_of(job.trainer_class, job.code),
+                config=job.config,
+                seed=seed,
+                device=job.device,
+                step=step,
+                first_values=first,
+                last_values=last,
+                state=state,
+            )
+            return DividedRun.begin(training, job.trainer_class, devices)
         if state is None:
             return TrainerRun.start(
                 job.trainer_class, first, config=job.config, seed=seed, device=job.device
@@ -404,7 +426,7 @@ class StageHost:
             job.trainer_class,
             step=step,
             first_values=first,
-            last_values={name: sequence(step - 1) for name, sequence in sequences.items()},
+            last_values=last,
             state=state,
             config=job.config,
             seed=seed,
@@ -584,8 +606,9 @@ class _StageRun:
 
     def _values(self) -> Iterator[tuple[dict[str, Value], bytes]]:
         """Yield the values of each step, and their canonical bytes."""
+        own = without_devices(self.sequences)
         for until, encoded in runs(self.sequences, self.spec.start, self.spec.stop):
-            values = {name: sequence(self.step) for name, sequence in self.sequences.items()}
+            values = {name: sequence(self.step) for name, sequence in own.items()}
             while self.step < until:
                 yield values, encoded
 

@@ -88,6 +88,8 @@ class Job:
         What is recorded with each checkpoint.
     shares_device
         Whether this worker shares its device with others: then its memory is measured.
+    code
+        The trainer as the driver sent it, for other processes; None if it was not sent.
     """
 
     trainer_class: type
@@ -98,6 +100,7 @@ class Job:
     saves_by_time: bool = True
     shares_device: bool = False
     environment: Mapping[str, object] = field(default_factory=dict)
+    code: TrainerCode | None = None
 
     @property
     def numerics(self) -> str:
@@ -251,4 +254,5 @@ def open_job(
         saves_by_time=plan.saves_by_time,
         environment={**describe(device), NUMERICS: numerics_of(hardware)},
         shares_device=shares_device(),
+        code=plan.code,
     )

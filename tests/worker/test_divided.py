@@ -1,0 +1,197 @@
+"""Several processes that train one trial: the same result, and no process that is left."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+from dasktune.graph.devices import DEVICES
+from dasktune.graph.keys import Chain
+from dasktune.sequences import Constant, Piecewise, Sequence
+from dasktune.storage.codec import encode
+from dasktune.trainer.code import pack
+from dasktune.trainer.data import ResumableLoader
+from dasktune.trainer.lifecycle import run_alone
+from dasktune.trainer.torch import TorchTrainer
+from dasktune.worker.divided import DividedRun
+from dasktune.worker.host import StageHost
+from dasktune.worker.job import Job, StageSpec
+from dasktune.worker.messages import StageFailed, StageMessage, StageProgress
+from dasktune.worker.rank import RankTraining
+from tests.toy_trainers import Adding
+
+pytestmark = pytest.mark.process
+
+TOLERANCE = 1e-5
+
+
+class Net(TorchTrainer):
+    """A net whose batches of 10, 10 and 3 samples two devices share."""
+
+    divides = True
+
+    def build(self, hp: Any) -> None:
+        self.images, self.labels = torch.rand(23, 6), torch.randint(0, 3, (23,))
+        self.model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(hp["drop"]), nn.Linear(8, 3))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.05)
+        self.loader = ResumableLoader((self.images, self.labels), 10, seed=self.seed)
+
+    def setup(self, hp: Any) -> None:
+        pass
+
+    def train(self) -> None:
+        model = self.divided(self.model)
+        for _ in range(3):
+            images, labels = self.share(self.loader.next_batch())
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(model(images * random.random()), labels).backward()
+            self.optimizer.step()
+
+    def evaluate(self) -> dict[str, float]:
+        loss = nn.functional.cross_entropy(self.divided(self.model)(self.images), self.labels)
+        return {"loss": loss.item()}
+
+
+@contextmanager
+def divided(
+    trainer: type, state: Any = None, step: int = 0, devices: int = 2, **hp: float
+) -> Iterator[DividedRun]:
+    training = RankTraining(
+        code=pack(trainer),
+        config={},
+        seed=3,
+        device="cpu",
+        step=step,
+        first_values=hp,
+        last_values=hp,
+        state=state,
+    )
+    run = DividedRun.begin(training, trainer, devices)
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+def ranks() -> list[psutil.Process]:
+    """Return the processes of other devices that this process has started."""
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "dasktune.worker.rank" in " ".join(child.cmdline())]
+
+
+def host_of(trainer: type, folder: Path, messages: list[StageMessage]) -> StageHost:
+    job = Job(trainer_class=trainer, config={}, device="cpu", store=str(folder), report_every=1)
+    return StageHost(job, messages.extend)
+
+
+def stage(start: int, stop: int, devices: Sequence, **hp: Any) -> StageSpec:
+    sequences = {**{name: Constant(value) for name, value in hp.items()}, DEVICES: devices}
+    chain = Chain("aa" * 16).advance(sequences, 0, start)
+    return StageSpec(
+        attempt=f"from-{start}",
+        start=start,
+        stop=stop,
+        saves=(),
+        sequences={name: sequence.to_json() for name, sequence in sequences.items()},
+        chain=(chain.base, chain.values.hex(), chain.length),
+        seed=3,
+    )
+
+
+def test_a_resumed_divided_training_is_the_same() -> None:
+    with divided(Net, drop=0.5) as run:
+        run.advance({"drop": 0.5})
+        middle = copy.deepcopy(run.state())
+        run.evaluate()
+        run.advance({"drop": 0.5})
+        end = encode(run.state()).digest
+    with divided(Net, middle, 1, drop=0.5) as run:
+        assert encode(run.state()).digest == encode(middle).digest
+        run.advance({"drop": 0.5})
+        assert encode(run.state()).digest == end
+
+
+def test_two_devices_give_the_metrics_of_one(tmp_path: Path) -> None:
+    messages: list[StageMessage] = []
+    host = host_of(Net, tmp_path, messages)
+    devices = Piecewise([1, 2], boundaries=[1])
+    receipts = [host.run(stage(*span, devices, drop=0.0)) for span in ((0, 1), (1, 3), (3, 4))]
+    assert [receipt.status for receipt in receipts] == ["trained"] * 3
+    assert len(ranks()) == 1
+    host.close(60)
+    assert ranks() == []
+    progress = [message for message in messages if isinstance(message, StageProgress)]
+    losses = {step: values["loss"] for each in progress for step, _, values in each.reports}
+    alone = run_alone(Net, {"drop": 0.0}, 4, seed=3)
+    assert losses[1] == alone.metrics[1]["loss"]
+    for step in (2, 3, 4):
+        assert losses[step] == pytest.approx(alone.metrics[step]["loss"], abs=TOLERANCE)
+
+
+class Failing(Net):
+    """A net that fails on its second device at its second step, in one of three ways."""
+
+    def build(self, hp: Any) -> None:
+        super().build({"drop": 0.0})
+        self.way, self.steps = hp["way"], 0
+
+    def train(self) -> None:
+        self.steps += 1
+        if self.steps == 2 and self.division.rank == 1:
+            match self.way:
+                case "raises":
+                    raise ValueError("no luck here")
+                case "dies":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                case "draws":
+                    random.random()
+        super().train()
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        ("raises", "device 1: ValueError: no luck here"),
+        ("dies", "the process of device 1 must live, it ended with code -9"),
+        ("draws", "all devices must hold the same parameters and generators after step 2"),
+    ],
+)
+def test_a_device_that_fails_fails_the_stage(tmp_path: Path, way: str, message: str) -> None:
+    messages: list[StageMessage] = []
+    host = host_of(Failing, tmp_path, messages)
+    assert host.run(stage(0, 2, Constant(2), way=way)).status == "failed"
+    assert ranks() == []
+    (failure,) = (each for each in messages if isinstance(each, StageFailed))
+    assert message in failure.message
+    assert failure.step == (2 if way == "draws" else 1)
+    if way == "raises":
+        assert 'raise ValueError("no luck here")' in failure.traceback
+    host.close(60)
+
+
+def test_a_process_of_a_device_ends_with_its_worker(tmp_path: Path) -> None:
+    with divided(Net, drop=0.0) as run:
+        (rank,) = ranks()
+        run._peers[0].pipe.close()  # as the system does when a worker is killed
+        psutil.wait_procs([rank], timeout=60)
+        assert not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_trainer_that_cannot_be_divided_is_refused(tmp_path: Path) -> None:
+    messages: list[StageMessage] = []
+    host = host_of(Adding, tmp_path, messages)
+    assert host.run(stage(0, 2, Constant(2), lr=0.1)).status == "failed"
+    (failure,) = (each for each in messages if isinstance(each, StageFailed))
+    assert "Adding must be a TorchTrainer with divides = True" in failure.message
+    host.close(60)
