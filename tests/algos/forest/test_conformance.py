@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect
+
 from optuna.samplers import TPESampler
 
 from dasktune.algos import ASHA, PBT, POP, Hyperband, Random, Repeats, Tuner
@@ -68,15 +70,18 @@ class TestASHAByRun(Conformance):
 
 class TestHyperband(Conformance):
     promotes = True
-    ranks = False
 
     def make(self, seed: int) -> Tuner:
         return Hyperband(
             SPACE, trials=22, max_steps=9, min_steps=1, eta=3, seed=seed, sampler=Forest()
         )
 
+    def rivals(self, tuner: Tuner, trial: int) -> object:
+        return bisect([9, 14, 17], trial)
+
 
 class TestPOP(Conformance):
+    # A prediction decides, and that may come late.
     ranks = False
 
     def make(self, seed: int) -> Tuner:
@@ -85,15 +90,12 @@ class TestPOP(Conformance):
 
 
 class TestPBT(Conformance):
-    ranks = False
-
     def make(self, seed: int) -> Tuner:
         return PBT(SPACE, population=5, max_steps=12, every=4, seed=seed, sampler=Forest())
 
 
 class TestRepeats(Conformance):
-    ranks = False
+    promotes = True
 
     def make(self, seed: int) -> Tuner:
-        forest = Forest(TPESampler(n_startup_trials=3))
-        return Repeats(Random(SPACE, trials=5, max_steps=9, seed=seed, sampler=forest), seeds=2)
+        return Repeats(asha(SPACE, seed, Forest(TPESampler(n_startup_trials=3))), seeds=2)
