@@ -129,11 +129,14 @@ class PriorityQuestion:
 
 
 def _least_length(points: Array) -> float:
-    """Return half the median distance of points to their neighbours.
+    """Return half the median distance of points to their neighbours; equal points count once.
 
     With a much shorter length no two points are alike, the likelihood is flat, and a search
     that begins there stays there.
     """
+    # In a discrete space points repeat. With distances of 0 the least scatter between repeats
+    # would have a length near 0, and a priority above that of any other model.
+    points = np.unique(points, axis=0)
     distances = np.sqrt(((points[:, None] - points) ** 2).sum(axis=2))
     np.fill_diagonal(distances, np.inf)
     return min(max(float(np.median(distances.min(axis=1))) / 2, 1e-3), 1.0)

@@ -69,6 +69,13 @@ def test_equal_points_with_unlike_losses_have_an_answer() -> None:
     assert same.answer().value >= 0
 
 
+def test_repeats_of_points_do_not_raise_the_priority() -> None:
+    # Six options, each drawn four times: the losses of an option differ by very little.
+    points = tuple((0.2 * (place % 6),) for place in range(24))
+    scatter = np.random.default_rng(7).normal(scale=0.01, size=24)
+    assert PriorityQuestion(points=points, losses=tuple(scatter.tolist())).answer().value < 1
+
+
 def test_scikit_learn_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install dasktune\[forest\]"):
