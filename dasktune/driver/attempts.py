@@ -507,6 +507,7 @@ class Attempts:
                 step=message.step,
                 status=status,
                 seconds=seconds,
+                load_seconds=(message.start_seconds or 0.0) if known.order.start else 0.0,
                 peak_bytes=message.peak_bytes or 0,
             ),
         ]

@@ -95,8 +95,8 @@ class DispatchOptions:
         How long before the end of a path the next one is chosen; about the time that an
         instruction takes to reach a worker.
     load_seconds
-        How long a worker needs to load a state that it does not hold: the price of a change of
-        class at the border of a stage.
+        How long a worker needs to load a state that it does not hold, until that was measured:
+        the price of a change of class at the border of a stage.
     merge
         Whether trials share the steps that they have in common.
     least_tries

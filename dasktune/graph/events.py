@@ -153,6 +153,9 @@ class TrainingEnded:
         ``lost``: its states could not be made durable.
     seconds
         Time spent in training steps and their evaluation.
+    load_seconds
+        Time of loading the state that it starts from, the trainer's building included; 0 if the
+        worker held it, or the attempt starts from step 0.
     peak_bytes
         The most memory of a shared device that the worker's process has held; 0 if unknown.
     """
@@ -161,6 +164,7 @@ class TrainingEnded:
     step: Step
     status: Literal["trained", "stopped", "skipped", "superseded", "missing", "lost"]
     seconds: float = 0.0
+    load_seconds: float = 0.0
     peak_bytes: int = 0
 
 

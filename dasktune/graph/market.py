@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from dasktune.graph.frontier import RANK_LEVELS, Frontier, Profile, rank_level, start_of
+from dasktune.graph.loads import Loads
 from dasktune.graph.matching import Wanted
 from dasktune.graph.plan import Node
 from dasktune.graph.prices import NEVER, makespan, prices_of
@@ -39,7 +40,7 @@ class Market:
         How long they take on each class.
     kinds_for
         Gives the classes with a worker that has what a stage needs; None for all.
-    load_seconds
+    loads
         How long a worker needs to load a state that it does not hold.
     """
 
@@ -49,12 +50,12 @@ class Market:
         speeds: Speeds,
         kinds_for: Callable[[Wanted], frozenset[str] | None],
         *,
-        load_seconds: float,
+        loads: Loads,
     ) -> None:
         self._frontier = frontier
         self._kinds_for = kinds_for
         self._speeds = speeds
-        self._load_seconds = load_seconds
+        self._loads = loads
         self._prices: dict[str, float] = {}
         self._patience: dict[Node, float] = {}
         self._active = 0
@@ -118,10 +119,9 @@ class Market:
             The classes that may train it; None for all. On others it takes for ever.
         """
         start = start_of(node)
-        load = self._load_seconds if start else 0.0
         return {
             kind: (node.stop - start) * self._speeds.seconds_per_step(node, kind)
-            + (0.0 if kind == held_by else load)
+            + (self._loads.seconds(kind) if start and kind != held_by else 0.0)
             if kinds is None or kind in kinds
             else math.inf
             for kind in self._speeds.slots

@@ -18,6 +18,7 @@ from operator import itemgetter
 from dasktune.graph.attempts import QUEUE_LENGTH, Attempt, DispatchOptions, Slot
 from dasktune.graph.events import RunStage, WorkerJoined
 from dasktune.graph.frontier import Frontier, start_of
+from dasktune.graph.loads import Loads
 from dasktune.graph.market import Market
 from dasktune.graph.matching import Matching, Wanted
 from dasktune.graph.packing import Packing
@@ -62,7 +63,8 @@ class Placing:
         self._idle: dict[str, None] = {}
         self._leaving: set[str] = set()
         self._lent: frozenset[str] | None = None
-        self._market = Market(frontier, speeds, self._kinds_for, load_seconds=options.load_seconds)
+        self.loads = Loads(options.load_seconds)
+        self._market = Market(frontier, speeds, self._kinds_for, loads=self.loads)
         self._launched = 0
         self._filled = 0.0
         self._free: dict[str, float] = {}

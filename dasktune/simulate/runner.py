@@ -324,8 +324,15 @@ class SimulatedRunner:
         self, job: SimulatedJob, step: Step, status: Literal["trained", "stopped", "lost"]
     ) -> None:
         seconds = job.pace.between(job.order.start, step)
+        load = job.lead - self._conditions.overheads.handover if job.first else 0.0
         self.tell(
-            TrainingEnded(attempt=job.order.attempt, step=step, status=status, seconds=seconds)
+            TrainingEnded(
+                attempt=job.order.attempt,
+                step=step,
+                status=status,
+                seconds=seconds,
+                load_seconds=load,
+            )
         )
 
     def _start_next(self, worker: Worker) -> None:

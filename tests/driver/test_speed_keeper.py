@@ -103,6 +103,15 @@ def test_next_study_begins_with_the_speeds_of_the_first(
     assert {each.steps for each in speeds} == {4.0}
 
 
+def test_loads_of_stages_are_measured(tmp_path: Path, two_threads: Client) -> None:
+    with closing(study(tmp_path, "branches")) as opened:
+        rates = [dt.sequences.MultiStep(0.1, milestones=[2], gamma=gamma) for gamma in (0.5, 0.1)]
+        tuner = dt.algos.Grid(dt.Space(lr=rates), max_steps=4)
+        opened.optimize(tuner, client=two_threads, progress=False, last_line=False, check=False)
+        loads = opened.results.dispatcher()._placing.loads
+        assert 0 < loads.seconds("any") < 60, "one of the branches was loaded by the other worker"
+
+
 def test_run_goes_on_where_speeds_cannot_be_kept(
     tmp_path: Path, two_threads: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

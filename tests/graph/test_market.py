@@ -93,12 +93,15 @@ class Table:
     def carry_out(self, instructions: list[Instruction]) -> None:
         self.stages |= {each.worker: each for each in instructions if isinstance(each, RunStage)}
 
-    def end(self, worker: str, *, at: float) -> None:
-        """End the stage of a worker at a time, saved."""
+    def end(self, worker: str, *, at: float, load: float = 0.0) -> None:
+        """End the stage of a worker at a time, saved; it had loaded its start for so long."""
         stage, self.now = self.stages.pop(worker), at
         reports = ((stage.stop, {"loss": 1.0}),)
         self.tell(Saved(attempt=stage.attempt, step=stage.stop, reports=reports))
-        self.tell(TrainingEnded(attempt=stage.attempt, step=stage.stop, status="trained"))
+        ended = TrainingEnded(
+            attempt=stage.attempt, step=stage.stop, status="trained", load_seconds=load
+        )
+        self.tell(ended)
 
     @property
     def models(self) -> dict[str, object]:
@@ -187,6 +190,20 @@ def test_next_stage_stays_where_loading_costs_more(load: float, worker: str) -> 
     table.join(a="old")
     table.trial("net", Constant(0.5))
     table.end("a", at=6.0)
+    table.join(b="new")
+    table.trial("net", Piecewise([0.5, 0.1], [STEPS]), 2 * STEPS)
+    (stage,) = table.stages.values()
+    assert (stage.worker, stage.start) == (worker, STEPS)
+
+
+@pytest.mark.parametrize(("assumed", "load", "worker"), [(0.0, 3.0, "a"), (3.0, 0.1, "b")])
+def test_measured_loads_decide_whether_the_next_stage_stays(
+    assumed: float, load: float, worker: str
+) -> None:
+    table = Table({"net": {"old": 1.5, "new": 1.0}}, load_seconds=assumed)
+    table.join(a="old")
+    table.trial("net", Constant(0.5))
+    table.end("a", at=6.0, load=load)
     table.join(b="new")
     table.trial("net", Piecewise([0.5, 0.1], [STEPS]), 2 * STEPS)
     (stage,) = table.stages.values()
