@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 from dasktune.errors import ConfigurationError, refuse, shown
@@ -278,6 +278,53 @@ def any_of(needs: Iterable[Needs]) -> Needs:
 def _devices(need: Need) -> int:
     amounts = dict(need.amounts)
     return max(1, int(amounts.get("GPU", amounts.get("cores", 1.0))))
+
+
+def all_of(parts: Mapping[str, Needs]) -> Needs:
+    """Return needs that a worker meets if it meets all of these.
+
+    Each alternative joins one alternative of each part. Tags add up. An amount that two parts name
+    must be the same in both, because nobody said which of two amounts is meant.
+
+    Parameters
+    ----------
+    parts
+        The needs by the part of the study that has them, in words.
+
+    Raises
+    ------
+    ConfigurationError
+        If no alternatives agree, or there are too many.
+
+    Examples
+    --------
+    >>> study = Needs.of({"GPU": 1})
+    >>> print(all_of({"the study": study, "model=deep": Needs.of({"tags": "a100"})}))
+    GPU=1, tag a100
+    """
+    joined: list[Need] = [Need()]
+    for needs in parts.values():
+        pairs = product(joined, needs.alternatives)
+        both = (_both(need, added) for need, added in pairs)
+        joined = list(dict.fromkeys(need for need in both if need is not None))
+        if not 1 <= len(joined) <= MOST_ALTERNATIVES:
+            named = " and ".join(f"{each} of {name}" for name, each in parts.items())
+            problem = (
+                f"together they have {len(joined):,} alternatives, more than {MOST_ALTERNATIVES}"
+                if joined
+                else "they name unlike amounts"
+            )
+            raise ConfigurationError(f"needs must agree, got {named}: {problem}")
+    return Needs(alternatives=tuple(joined))
+
+
+def _both(need: Need, added: Need) -> Need | None:
+    """Return the need of two alternatives together; None if they contradict each other."""
+    amounts = dict(need.amounts)
+    for name, amount in added.amounts:
+        if amounts.setdefault(name, amount) != amount:
+            return None
+    return Need(amounts=tuple(sorted(amounts.items())), tags=need.tags | added.tags)
 
 
 # ---------------------------------------------------------------------- in words

@@ -32,7 +32,7 @@ from dasktune.algos.forest.priority import Priority, PriorityQuestion
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.errors import ConfigurationError, InternalError, refuse
 from dasktune.sequences import Sequence
-from dasktune.space import Configuration
+from dasktune.space import Configuration, Space
 from dasktune.types import Decision, Report, Step
 
 _MOST_PROBLEMS = 10
@@ -156,6 +156,11 @@ class Tuner(ABC):
     def model_weights(self) -> list[ModelWeight]:
         """The models of its space, with their weights; empty if its sampler has none."""
         return []
+
+    @property
+    def searched_space(self) -> Space | None:
+        """The space of its configurations, whose branches may have needs; None if unknown."""
+        return None
 
     # For tuners that predict learning curves, ask for priorities, or decide by time.
 

@@ -59,6 +59,11 @@ class Grid(FixedTrials):
             None if filter is None else _filter_identity(filter, [place for place, _ in kept])
         )
 
+    @property
+    def searched_space(self) -> Space:
+        """The space of its configurations."""
+        return self.space
+
     def identity(self) -> dict[str, object]:
         """Return class and arguments as JSON."""
         return {

@@ -142,7 +142,7 @@ def _coordinates(path: str, owner: str, domain: Domain) -> Iterator[tuple[str, s
             for argument, inner in domain.arguments:
                 yield from _coordinates(f"{path}.{argument}", owner, inner)
         case Branch():
-            for name, inner in domain.space.dimensions:
+            for name, inner in domain.dimensions:
                 yield from _coordinates(f"{path}.{name}", name, inner)
 
 

@@ -15,7 +15,7 @@ from dasktune.algos.forest.priority import Priority, PriorityQuestion
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.sequences.values import Arguments
-from dasktune.space import Configuration
+from dasktune.space import Configuration, Space
 from dasktune.types import (
     Assess,
     Decision,
@@ -94,6 +94,11 @@ class Repeats(Tuner):
         # By trial of the other tuner and step: the reports of its repeats, until all are there.
         self._waiting: dict[int, dict[Step, dict[int, Report]]] = {}
         self._ended: set[int] = set()
+
+    @property
+    def searched_space(self) -> Space | None:
+        """The space of the other tuner."""
+        return self.tuner.searched_space
 
     @property
     def several_objectives(self) -> bool:  # type: ignore[override]

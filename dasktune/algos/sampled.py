@@ -21,7 +21,7 @@ from dasktune.algos.sources import source_of
 from dasktune.algos.state import Readers, set_state, state_to_json, to_json, types_of
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.sequences.values import Arguments
-from dasktune.space import MOST_GRID_POINTS, Configuration, Drawing
+from dasktune.space import MOST_GRID_POINTS, Configuration, Drawing, Space
 from dasktune.space.define_by_run import AnySpace, Definition, space_of
 from dasktune.types import (
     Assess,
@@ -315,6 +315,11 @@ class SampledTuner(Tuner):
     def feed_proposals(self, proposals: Iterable[Proposal]) -> None:
         """Receive the proposals that a call had the first time, before it is replayed."""
         self._fed.extend(proposals)
+
+    @property
+    def searched_space(self) -> Space | None:
+        """The space of its configurations; None if a function defines it."""
+        return self.space if isinstance(self.space, Space) else None
 
     def identity(self) -> dict[str, object]:
         """Return class and arguments as JSON."""

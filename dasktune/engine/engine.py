@@ -38,6 +38,7 @@ from dasktune.graph.events import Deliver, Event, Evicted, FailTrial, Instructio
 from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.view import RunView
 from dasktune.needs import Needs
+from dasktune.space import with_branches
 from dasktune.types import (
     Assess,
     Decision,
@@ -743,14 +744,23 @@ class Engine:
 
     def _needs(self, trial: TrialRecord) -> Needs | None:
         """Return a trial's own needs: its tuner's, or those of its configuration."""
-        if trial.needs is not None or self._needs_of is None:
+        if trial.needs is not None:
             return trial.needs
-        values = {name: sequence(0) for name, sequence in trial.sequences.items()}
         try:
-            return self._needs_of(values)
+            return self._needs_of_configuration(trial)
         except ConfigurationError as error:
             self._without_needs[trial.number] = str(error)
             return None
+
+    def _needs_of_configuration(self, trial: TrialRecord) -> Needs | None:
+        """Return the needs of a trial by its values; None if it has those of the study alone."""
+        needs = study = self.view.needs
+        if self._needs_of is not None:
+            needs = self._needs_of({name: each(0) for name, each in trial.sequences.items()})
+        space = None if self._session is None else self._session.tuner.searched_space
+        if space is not None:
+            needs = with_branches(needs, space, trial.sequences)
+        return None if needs is study else needs
 
     def _extend(self, trial: TrialRecord, request: Extend, now: float) -> None:
         """Ask the dispatcher for training, of a trial by itself if all are from now on."""

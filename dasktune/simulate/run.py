@@ -38,6 +38,7 @@ from dasktune.simulate.pool import (
 )
 from dasktune.simulate.result import Simulation
 from dasktune.simulate.runner import Conditions, SimulatedRunner
+from dasktune.space import contradictions
 from dasktune.traces.classes import pool_on
 from dasktune.traces.timing import EvenPace, Overheads, Pace
 from dasktune.traces.trace import Trace
@@ -210,6 +211,8 @@ def simulate(
         load_seconds=conditions.overheads.load,
         needs=NO_NEEDS if callable(needs) else Needs.of(needs),
     )
+    if tuner.searched_space is not None:
+        refuse(contradictions(tuner.searched_space, options.needs))
     engine = Engine(
         Dispatcher(root_key("simulated", 0), options, speeds=Speeds(_known(curves))),
         objective=objective,

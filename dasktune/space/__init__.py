@@ -7,6 +7,7 @@ random state.
 6
 """
 
+from dasktune.space.branch_needs import contradictions, with_branches
 from dasktune.space.define_by_run import DefinedByRun
 from dasktune.space.domains import Choice, Chooser, Domain, Drawing, Family, Float, Int
 from dasktune.space.space import MOST_GRID_POINTS, Branch, Configuration, Space
@@ -24,4 +25,6 @@ __all__ = [
     "Float",
     "Int",
     "Space",
+    "contradictions",
+    "with_branches",
 ]

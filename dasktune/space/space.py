@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from dasktune.errors import ConfigurationError, name_problems, refuse
+from dasktune.needs import GivenNeeds, Needs, needs_problems
 from dasktune.sequences import Constant, Sequence, as_sequence
 from dasktune.space.domains import Choice, Chooser, Domain, Drawing, listed, total_size
 from dasktune.space.drawing import PointChooser, RecordingChooser
@@ -49,6 +50,10 @@ class Configuration:
         return {name: _plainly(sequence) for name, sequence in self.sequences.items()}
 
 
+_NOTHING = Configuration(params={}, sequences={})
+"""The configuration of a branch without a space."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Branched:
     """A chosen branch with a configuration of its space."""
@@ -59,7 +64,7 @@ class _Branched:
 
 @dataclass(frozen=True, slots=True)
 class Branch(Domain):
-    """An option with hyper-parameters of its own.
+    """An option with hyper-parameters, or needs, of its own.
 
     If it is chosen, the hyper-parameter has the value `name`, and the trial has the
     hyper-parameters of `space`, too. Other trials do not have them.
@@ -69,7 +74,10 @@ class Branch(Domain):
     name
         The value of the hyper-parameter: a plain value or a sequence.
     space
-        The further hyper-parameters.
+        The further hyper-parameters; None if there are none.
+    needs
+        What the worker of such a trial must have beside the needs of the study; see
+        `dasktune.create_study`. They are no part of the identity of the space.
 
     Examples
     --------
@@ -79,37 +87,46 @@ class Branch(Domain):
     """
 
     name: Value | Sequence
-    space: Space
+    space: Space | None = None
+    needs: GivenNeeds | None = field(default=None, kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
-        problems: list[str] = []
+        problems = [f"Branch: {problem}" for problem in needs_problems(self.needs)]
         try:
             sequence = as_sequence(self.name)
         except ConfigurationError as error:
             problems += [f"Branch: name: {problem}" for problem in error.problems]
-        if not isinstance(self.space, Space):
+        if not isinstance(self.space, Space | None):
             problems.append(f"Branch: space must be a Space, got {self.space!r}")
         refuse(problems)
         object.__setattr__(self, "name", _plainly(sequence))
+        object.__setattr__(self, "needs", None if self.needs is None else Needs.of(self.needs))
+
+    @property
+    def dimensions(self) -> tuple[tuple[str, Domain], ...]:
+        """The further hyper-parameters with their domains."""
+        return () if self.space is None else self.space.dimensions
 
     @property
     def size(self) -> int | None:
         """Number of points of its space."""
-        return self.space.size
+        return 1 if self.space is None else self.space.size
 
     def points(self) -> Iterator[object]:
         """Return one point for each configuration of its space."""
-        for inner in self.space.configurations():
+        for inner in [_NOTHING] if self.space is None else self.space.configurations():
             yield _Branched(name=self.name, inner=inner)
 
     def choose(self, name: str, chooser: Chooser) -> object:
         """Return the point with the chosen configuration of its space."""
-        return _Branched(name=self.name, inner=self.space.chosen(chooser, f"{name}."))
+        inner = _NOTHING if self.space is None else self.space.chosen(chooser, f"{name}.")
+        return _Branched(name=self.name, inner=inner)
 
     def to_json(self) -> dict[str, object]:
         """Return its identity as a JSON document."""
         name = self.name.to_json() if isinstance(self.name, Sequence) else self.name
-        return {"domain": "Branch", "name": name, "space": self.space.to_json()}
+        own = {} if self.space is None else {"space": self.space.to_json()}
+        return {"domain": "Branch", "name": name, **own}
 
     def label(self) -> str:
         """Return its name as text; the trainer sees nothing else of the choice."""
@@ -307,7 +324,7 @@ def _dimension(name: object, value: object) -> Domain:
 def _inner_names(domain: Domain) -> list[str]:
     """Return the names in the branches of a domain; alternatives may share names."""
     if isinstance(domain, Branch):
-        return list(domain.space.names)
+        return [] if domain.space is None else list(domain.space.names)
     options = domain.options if isinstance(domain, Choice) else ()
     inner = (_inner_names(option) for option in options if isinstance(option, Domain))
     return list(dict.fromkeys(name for names in inner for name in names))

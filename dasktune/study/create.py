@@ -95,7 +95,8 @@ def create_study(
         "tags": ["a100"]}``. Amounts are resources of Dask, which a stage uses up while it runs;
         tags are words that mark workers. A list of such mappings has alternatives, the
         preferred first. Or a function: it gets a configuration's values at step 0 by name, and
-        returns a mapping, a list, or None for no needs.
+        returns a mapping, a list, or None for no needs. A `dasktune.Branch` of a space may have
+        further needs.
     depends_on
         Further functions, classes or modules whose code decides the result.
     reuse

@@ -42,6 +42,7 @@ from dasktune.results.results import StudyResults
 from dasktune.results.rules import refuse_other_rule
 from dasktune.results.summary import savings_line
 from dasktune.results.withdrawn import RETRAIN, merged_results
+from dasktune.space import contradictions
 from dasktune.study.additions import StudyAdditions, recorder_of
 from dasktune.study.ask_tell import Opened
 from dasktune.study.callbacks import Announcer, Callback, Mirroring
@@ -200,6 +201,8 @@ class Optimizer:
             ]
         )
         refuse_objectives(tuner, self._results.objective)
+        if tuner.searched_space is not None:
+            refuse(contradictions(tuner.searched_space, self._results.options.needs))
         results, timeouts = self._results, timeouts or Timeouts()
         if not check or not checks_are_on() or allow_failed_check:
             audit = 0.0

@@ -11,9 +11,9 @@ from dasktune.driver.waiting import unmet_needs_text
 from dasktune.errors import ClusterError, ConfigurationError, refuse
 from dasktune.graph.cost import Cost, Costs, StudyTrials, cost_of, costs_of
 from dasktune.graph.save_policy import SavePolicy
-from dasktune.needs import Amounts, GivenNeeds, Needs, NeedsFunction, Offer, needs_from
+from dasktune.needs import NO_NEEDS, Amounts, GivenNeeds, Needs, NeedsFunction, Offer, needs_from
 from dasktune.simulate.pool import offer_problems, offers_of, pool_problems
-from dasktune.space import Space
+from dasktune.space import Space, contradictions, with_branches
 from dasktune.storage.codec import encode
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.isolation import give_own_generator
@@ -113,7 +113,7 @@ def preview(
     saves = SavePolicy(every=checkpoint_every)
     if isinstance(space, Space):
         trials = _trials(space, max_steps, filter)
-        own, pool = _needs_of(trials, needs), list(_pool(workers, offers))
+        own, pool = _needs_of(space, trials, needs), list(_pool(workers, offers))
         cost = cost_of(
             trials,
             workers=len(pool) if isinstance(workers, Mapping) else workers,
@@ -150,14 +150,23 @@ def _pool(
 
 
 def _needs_of(
-    trials: Iterable[tuple[Sequences, Step]], needs: GivenNeeds | NeedsFunction | None
+    space: Space,
+    trials: Iterable[tuple[Sequences, Step]],
+    needs: GivenNeeds | NeedsFunction | None,
 ) -> list[Needs]:
     """Return the needs of each trial."""
-    if not callable(needs):
-        of_all = Needs.of(needs)
-        return [of_all for _ in trials]
-    values = ({name: each(0) for name, each in sequences.items()} for sequences, _ in trials)
-    return [needs_from(needs, each) for each in values]
+    of_study = NO_NEEDS if callable(needs) else Needs.of(needs)
+    refuse(contradictions(space, of_study))
+    return [
+        with_branches(
+            needs_from(needs, {name: each(0) for name, each in sequences.items()})
+            if callable(needs)
+            else of_study,
+            space,
+            sequences,
+        )
+        for sequences, _ in trials
+    ]
 
 
 def _refuse_unmet(needs: Iterable[Needs], pool: list[Offer]) -> None:

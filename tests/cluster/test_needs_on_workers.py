@@ -66,6 +66,21 @@ def test_configurations_run_where_their_function_says(tmp_path: Path) -> None:
         assert study.summary()["steps_executed"] == study.summary()["steps_unique"]
 
 
+def test_configurations_run_where_their_branch_says(tmp_path: Path) -> None:
+    deep = dt.Branch("deep", needs={"GPU": 1})
+    flat = dt.Branch("flat", needs={"tags": "lab3"})
+    with (
+        unlike_workers({"GPU": 1}, {"tag:lab3": 1}, {}) as client,
+        study_of(tmp_path, None) as study,
+    ):
+        run(study, client, model=[deep, flat])
+        workers, models = by_resource(client), [trial.params["model"] for trial in study.trials]
+        for stage in study.stages():
+            is_deep = "deep" in {models[trial] for trial in stage.trials}
+            assert stage.worker == workers["GPU" if is_deep else "tag:lab3"]
+        assert models.count("deep") == models.count("flat") == 3
+
+
 def test_needs_change_no_state(tmp_path: Path) -> None:
     with unlike_workers({"GPU": 1}, {}) as client:
         with study_of(tmp_path, None) as study:

@@ -301,7 +301,7 @@ class _Count:
         """
         match domain:
             case Branch():
-                parts = domain.space.dimensions
+                parts = domain.dimensions
             case Family():
                 parts = domain.arguments
             case Choice():
