@@ -5,9 +5,12 @@ Nothing here decides while all workers are of one class.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from operator import mul
+from typing import NamedTuple
 
 from dasktune.graph.frontier import RANK_LEVELS, Frontier, Profile, rank_level, start_of
 from dasktune.graph.loads import Loads
@@ -27,6 +30,21 @@ _FAR = 1_000
 
 _MIX = 4
 """Prices are found anew when a quarter of the ready stages may have changed."""
+
+
+class Terms(NamedTuple):
+    """What a stage would take on each class.
+
+    Parameters
+    ----------
+    seconds
+        With loading its state, if it must be loaded; infinite where no worker has what it needs.
+    doubts
+        See `Speeds.doubt`; in the order of the seconds.
+    """
+
+    seconds: dict[str, float]
+    doubts: tuple[float, ...]
 
 
 class Market:
@@ -57,6 +75,10 @@ class Market:
         self._speeds = speeds
         self._loads = loads
         self._prices: dict[str, float] = {}
+        self._worths: list[float] = []
+        """The prices, of which `_prices` are the logarithms."""
+        self._worth_of_all = 0.0
+        self._terms: dict[tuple[object, ...], Terms] = {}
         self._patience: dict[Node, float] = {}
         self._active = 0
         self._launches = 0
@@ -71,6 +93,7 @@ class Market:
     def changed(self) -> None:
         """Note that the work that waits, or the workers, may have changed."""
         self._is_current, self._makespan = False, None
+        self._terms.clear()
 
     def _renew(self) -> None:
         """Find the prices anew if enough has changed."""
@@ -81,6 +104,8 @@ class Market:
             return
         prices = prices_of(self._backlog(), tuple(slots.values()))
         self._prices = dict(zip(slots, prices, strict=True))
+        self._worths = [math.exp(price) for price in prices]
+        self._worth_of_all = sum(map(mul, slots.values(), self._worths))
         self._active, self._launches = active, 0
         self._patience = {
             node: until for node, until in self._patience.items() if self._frontier.is_active(node)
@@ -106,48 +131,42 @@ class Market:
         self.changed()
         self._patience.pop(node, None)
 
-    def seconds(
-        self, node: Node, held_by: str | None, kinds: frozenset[str] | None
-    ) -> dict[str, float]:
-        """Return how long a stage takes on each class, and loading its state if it must.
+    def terms(self, node: Node, held_by: str | None) -> Terms:
+        """Return what a stage takes on each class; stages that are alike share the answer.
 
         Parameters
         ----------
         held_by
             The class of the worker that holds the state which the stage starts from, if any.
-        kinds
-            The classes that may train it; None for all. On others it takes for ever.
         """
         start = start_of(node)
-        return {
-            kind: (node.stop - start) * self._speeds.seconds_per_step(node, kind)
-            + (self._loads.seconds(kind) if start and kind != held_by else 0.0)
-            if kinds is None or kind in kinds
-            else math.inf
-            for kind in self._speeds.slots
-        }
+        estimates = self._speeds.by_class(node)
+        alike = estimates, node.stop - start, start > 0, held_by, node.needs
+        terms = self._terms.get(alike)
+        if terms is None:
+            kinds, seconds = self._kinds_for(node.needs), {}
+            for kind, each in zip(self._speeds.slots, estimates.seconds, strict=True):
+                load = self._loads.seconds(kind) if start and kind != held_by else 0.0
+                is_able = kinds is None or kind in kinds
+                seconds[kind] = (node.stop - start) * each + load if is_able else math.inf
+            terms = self._terms[alike] = Terms(seconds, estimates.doubts)
+        return terms
 
-    def level(self, node: Node, seconds: Mapping[str, float], kind: str) -> int:
-        """Return how much dearer a stage is on a class than on the cheapest other one.
+    def levels(self, terms: Terms) -> dict[str, int]:
+        """Return how much dearer a stage is on each class than on the cheapest other one.
 
         It is below 0 where the class has an advantage: the lower, the greater it is. A class that
         nobody has tried yet for a model counts as cheap as it may well be.
-
-        Parameters
-        ----------
-        seconds
-            The seconds of the stage by class.
         """
         if not self._is_current:
             self._renew()
-        costs = {
-            each: price + math.log(max(seconds[each], _LEAST)) - self._speeds.doubt(node, each)
-            for each, price in self._prices.items()
-        }
-        others = min(cost for each, cost in costs.items() if each != kind)
-        if math.isinf(costs[kind]) or math.isinf(others):
-            return _FAR if math.isinf(costs[kind]) else -_FAR
-        return math.floor((costs[kind] - others) / _SAME + 0.5)
+        offers = zip(self._prices.items(), terms.seconds.values(), terms.doubts, strict=True)
+        costs = [
+            (price + math.log(max(seconds, _LEAST)) - doubt, kind)
+            for (kind, price), seconds, doubt in offers
+        ]
+        (least, cheapest), (second, _) = heapq.nsmallest(2, costs)
+        return {kind: _level(cost, second if kind == cheapest else least) for cost, kind in costs}
 
     def misfit(self, node: Node, kind: str, sizes: Mapping[str, object]) -> tuple[int, float]:
         """Return how badly the rank of a stage's model fits a class: the least fits best.
@@ -185,7 +204,7 @@ class Market:
     def waits(
         self,
         node: Node,
-        seconds: Mapping[str, float],
+        terms: Terms,
         kind: str,
         now: float,
         free_in: Callable[[str], float],
@@ -198,27 +217,28 @@ class Market:
 
         Parameters
         ----------
-        seconds
+        terms
             Its seconds by class.
         kind
             The class of the idle worker.
         free_in
             Gives the seconds until a worker of a class is free.
         """
-        here = seconds[kind]
-        if here <= min(seconds.values()):
+        here = terms.seconds[kind]
+        if here <= min(terms.seconds.values()):
             return False
-        before = self._before(seconds)
-        faster = [each for each, taken in seconds.items() if before + taken < here]
-        if not any(max(0.0, free_in(each)) + before + seconds[each] < here for each in faster):
-            return False
-        return now < self._patience.setdefault(node, now + here)
+        before = self._before(terms.seconds)
+        for each, taken in terms.seconds.items():
+            then = before + taken
+            if then < here and max(0.0, free_in(each)) + then < here:
+                return now < self._patience.setdefault(node, now + here)
+        return False
 
     def next_end_of_patience(self, now: float) -> float | None:
         """Return when the next stage has waited for long enough, if one waits."""
         return min((until for until in self._patience.values() if until > now), default=None)
 
-    def _before(self, seconds: Mapping[str, float]) -> float:
+    def _before(self, seconds: dict[str, float]) -> float:
         """Return the least seconds of all that waits, but for one stage."""
         if not self._is_current:
             self._renew()
@@ -227,6 +247,13 @@ class Market:
             self._makespan = makespan(
                 self._backlog(), tuple(slots.values()), tuple(prices.values())
             )
-        cost = min(math.exp(prices[kind]) * taken for kind, taken in seconds.items())
-        share = cost / sum(slots[kind] * math.exp(price) for kind, price in prices.items())
-        return max(0.0, self._makespan - share)
+        cost = min(
+            worth * taken for worth, taken in zip(self._worths, seconds.values(), strict=True)
+        )
+        return max(0.0, self._makespan - cost / self._worth_of_all)
+
+
+def _level(cost: float, least_other: float) -> int:
+    if math.isinf(cost) or math.isinf(least_other):
+        return _FAR if math.isinf(cost) else -_FAR
+    return math.floor((cost - least_other) / _SAME + 0.5)

@@ -315,9 +315,9 @@ class Placing:
             by_kind.setdefault(slot.kind, []).append(worker)
             holders[slot.last] = slot.kind
         ranked = [
-            (self._rank(node, kind, self._seconds(node, holders)), kind, group)
+            (rank, kind, group)
             for group, node in heads
-            for kind in by_kind
+            for rank, kind in self._ranks(node, by_kind, holders)
         ]
         for _, kind, group in sorted(ranked, key=itemgetter(0)):
             same = by_kind[kind]
@@ -327,11 +327,6 @@ class Placing:
                 return node, self._slot_for(node, same)
         return None
 
-    def _seconds(self, node: Node, holders: Mapping[Node | None, str]) -> dict[str, float]:
-        """Return the seconds of a stage by class; infinite where no worker has what it needs."""
-        held_by = holders.get(node.parent)
-        return self._market.seconds(node, held_by, self._kinds_for(node.needs))
-
     def _kinds_for(self, needs: Wanted) -> frozenset[str] | None:
         """Return the own classes with a worker that has what a stage needs; None for all."""
         if not needs:
@@ -339,12 +334,17 @@ class Placing:
         able = (worker for worker in self.matching.able(needs) if not self.is_withheld(worker))
         return frozenset(self.slots[worker].kind for worker in able)
 
-    def _rank(self, node: Node, kind: str, seconds: Mapping[str, float]) -> tuple[float, ...]:
-        """Return the rank of a stage on a class among all such pairs: the least goes first."""
+    def _ranks(
+        self, node: Node, kinds: Iterable[str], holders: Mapping[Node | None, str]
+    ) -> Iterator[tuple[tuple[float, ...], str]]:
+        """Yield the rank of a stage on each of some classes: the least of all goes first."""
         priority, then = self._frontier.urgency(node)
-        level = self._market.level(node, seconds, kind)
-        misfit = self._market.misfit(node, kind, self._sizes)
-        return -priority, level, *misfit, -then, seconds[kind], node.number
+        terms = self._market.terms(node, holders.get(node.parent))
+        levels = self._market.levels(terms)
+        for kind in kinds:
+            misfit = self._market.misfit(node, kind, self._sizes)
+            rank = -priority, levels[kind], *misfit, -then, terms.seconds[kind], node.number
+            yield rank, kind
 
     def _may_take(
         self,
@@ -362,8 +362,8 @@ class Placing:
             return False
         if self._frontier.work(node).raised_on:
             return True
-        seconds = self._seconds(node, holders)
-        return not self._market.waits(node, seconds, kind, now, partial(self._free_in, now=now))
+        terms = self._market.terms(node, holders.get(node.parent))
+        return not self._market.waits(node, terms, kind, now, partial(self._free_in, now=now))
 
     def _free_in(self, kind: str, now: float) -> float:
         """Return the seconds until a worker of a class has ended what it was given."""
@@ -431,12 +431,12 @@ class Placing:
         """
         if not self._market.is_open:
             return True
-        seconds = self._seconds(child, {child.parent: slot.kind})
-        if self._market.level(child, seconds, slot.kind) > 0:
+        terms = self._market.terms(child, slot.kind)
+        if self._market.levels(terms)[slot.kind] > 0:
             return False
         left = self._remaining_seconds(attempt, now)
         return not self._market.waits(
-            child, seconds, slot.kind, now + left, lambda kind: self._free_in(kind, now) - left
+            child, terms, slot.kind, now + left, lambda kind: self._free_in(kind, now) - left
         )
 
     def _continue_with(self, child: Node | None, attempt: Attempt, now: float) -> None:

@@ -105,7 +105,9 @@ class Node:
     @property
     def stage_start(self) -> Step:
         """The step from which a stage to the node's end starts."""
-        return 0 if self.is_alone else max(self.checkpoints, default=self.start)
+        if self.is_alone:
+            return 0
+        return max(self.checkpoints) if self.checkpoints else self.start
 
     @property
     def reached(self) -> Step:

@@ -57,6 +57,16 @@ class Mean:
         return self.seconds / self.steps
 
 
+class Estimates(NamedTuple):
+    """The seconds of a step of a model by class, and the doubts; see `Speeds.doubt`.
+
+    Both are in the order of the slots.
+    """
+
+    seconds: tuple[float, ...]
+    doubts: tuple[float, ...]
+
+
 class Average(NamedTuple):
     """The seconds of a step on an average slot, and the profile of a model."""
 
@@ -211,9 +221,12 @@ class Speeds:
         self._models: dict[Node, Model] = {}
         self._all: dict[str, Mean] = {}
         self._factors = Factors()
+        self._unlearned: dict[tuple[Model, str], None] = {}
+        """The measured models and classes of which the factors do not know yet."""
         self._earlier = EarlierRuns()
         self._tried: set[tuple[Model, str]] = set()
         self._averages: dict[Model, Average] = {}
+        self._estimates: dict[Model, Estimates] = {}
         self.slots: dict[str, int] = {}
         self._seen = 0
         self._review_at = 1
@@ -223,7 +236,9 @@ class Speeds:
         """Forget what was measured, and begin with what earlier runs have measured."""
         self._measured, self._all, self._tried = {}, {}, set()
         self._factors, self._earlier = Factors(), EarlierRuns()
+        self._unlearned.clear()
         self._averages.clear()
+        self._estimates.clear()
         self._seen, self._review_at, self._used = 0, 1, {}
         for speed in speeds:
             seconds = self._earlier.take(speed)
@@ -259,6 +274,10 @@ class Speeds:
             kind = next(iter(self.slots or self._all))
         return self._estimate(self.model_of(node), kind)
 
+    def by_class(self, node: Node) -> Estimates:
+        """Return the estimates for a node on each class."""
+        return self._by_class(self.model_of(node))
+
     def profile(self, node: Node) -> Profile:
         """Return how fast the classes may be for a node; empty where all slots are of one class."""
         return self._average(self.model_of(node)).profile if len(self.slots) > 1 else ()
@@ -283,7 +302,7 @@ class Speeds:
         known = self._known(model)
         if kind in known:
             return self._earlier.doubt(kind)
-        return min((self._factors.spread(other, kind) for other in known), default=0.0)
+        return min((self._ratios().spread(other, kind) for other in known), default=0.0)
 
     def began(self, node: Node, kind: str) -> None:
         """Note that a model is being tried on a class."""
@@ -293,15 +312,18 @@ class Speeds:
         if kind not in self._measured.get(model, ()):
             self._tried.add((model, kind))
             self._averages.pop(model, None)
+            self._estimates.pop(model, None)
 
     def set_slots(self, slots: Mapping[str, int]) -> bool:
-        """Set how many slots there are of each class; return whether lengths should follow.
+        """Set how many slots there are of each class; return whether profiles have changed.
 
-        They should when a class has come or gone, if that leaves or left several.
+        They have when a class has come or gone, if that leaves or left several; and lengths with
+        them, if anything has been measured.
         """
         # In one order: profiles have no names, and outlive the workers that made the order.
         before, self.slots = self.slots, dict(sorted(slots.items()))
         self._averages.clear()
+        self._estimates.clear()
         return before.keys() != slots.keys() and max(len(before), len(slots)) > 1
 
     def observe(self, node: Node, *, steps: int, seconds: float, kind: str = "") -> bool:
@@ -321,8 +343,9 @@ class Speeds:
         self._all.setdefault(kind, Mean()).add(steps, seconds)
         self._earlier.compare(model, kind, seconds / steps)
         if len(self._all) > 1:
-            self._factors.learn(model, kind, self._known(model))
+            self._unlearned[model, kind] = None
         self._averages.pop(model, None)
+        self._estimates.clear()
         self._seen += 1
         if self._seen < self._review_at:
             return False
@@ -338,6 +361,17 @@ class Speeds:
             mean.add(_KEPT_STEPS, _KEPT_STEPS * earlier)
         return mean
 
+    def _ratios(self) -> Factors:
+        """Return the factors with all that was measured.
+
+        Measurements are frequent and questions few: there is none once each model was measured on
+        each class.
+        """
+        for model, kind in self._unlearned:
+            self._factors.learn(model, kind, self._known(model))
+        self._unlearned.clear()
+        return self._factors
+
     def _known(self, model: Model) -> dict[str, float]:
         """Return the seconds of a step of a model on the classes that it was measured on."""
         measured = self._measured.get(model, {})
@@ -348,17 +382,24 @@ class Speeds:
         """Return the mean over slots, and the profile, of a model."""
         average = self._averages.get(model)
         if average is None:
-            seconds = [self._estimate(model, kind) for kind in self.slots]
+            seconds, doubts = self._by_class(model)
             counts = self.slots.values()
             mean = sum(counts) / sum(
                 count / each for count, each in zip(counts, seconds, strict=True)
             )
-            hopes = [
-                each * math.exp(-self._doubt(model, kind))
-                for kind, each in zip(self.slots, seconds, strict=True)
-            ]
+            hopes = [each * math.exp(-doubt) for each, doubt in zip(seconds, doubts, strict=True)]
             average = self._averages[model] = Average(mean, profile_of(hopes, mean))
         return average
+
+    def _by_class(self, model: Model) -> Estimates:
+        """Return the seconds of a step, and the doubts, of a model."""
+        estimates = self._estimates.get(model)
+        if estimates is None:
+            estimates = self._estimates[model] = Estimates(
+                tuple(self._estimate(model, kind) for kind in self.slots),
+                tuple(self._doubt(model, kind) for kind in self.slots),
+            )
+        return estimates
 
     def _has_moved(self) -> bool:
         now = {
@@ -384,7 +425,7 @@ class Speeds:
         if kind in known:
             return known[kind]
         logs = [
-            math.log(seconds) + self._factors.log_between(other, kind, model)
+            math.log(seconds) + self._ratios().log_between(other, kind, model)
             for other, seconds in known.items()
         ]
         return math.exp(sum(logs) / len(logs))
@@ -394,7 +435,7 @@ class Speeds:
         if not self._all:
             return 1.0
         seconds = sum(
-            mean.seconds * math.exp(self._factors.log_between(other, kind, model))
+            mean.seconds * math.exp(self._ratios().log_between(other, kind, model))
             for other, mean in self._all.items()
         )
         return seconds / sum(mean.steps for mean in self._all.values())
