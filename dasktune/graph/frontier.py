@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import chain
 
 from dasktune.graph.matching import Wanted
@@ -68,6 +68,8 @@ class Work:
     priority, length
         Highest priority of the requests served, and seconds from the stage's start to
         the end of the path that goes on with the best child each time.
+    seconds
+        Seconds of the stage alone, without those below it.
     asked
         Highest priority of the node's own requests.
     trained
@@ -102,6 +104,7 @@ class Work:
         "priority",
         "pulls",
         "raised_on",
+        "seconds",
         "trained",
         "version",
     )
@@ -115,6 +118,7 @@ class Work:
         self.pulls = 0
         self.priority = 0.0
         self.length = 0.0
+        self.seconds = 0.0
         self.failed: Failure | None = None
         self.raised_on: dict[str, str] = {}
         self.errors: dict[Step, list[str]] = {}
@@ -311,23 +315,28 @@ class Frontier:
         """
         if deepest_first != self._deepest_first:
             self._deepest_first = deepest_first
-            self._sort_ready()
+            self.sort_ready()
 
     def reweigh(self) -> None:
         """Recompute every length and profile, after the estimated speeds have changed."""
         active = [node for node, work in self._work.items() if work.active]
+        # Groups may change for all stages, also for those whose length stays.
+        sorts_all = bool(self.backlog) or (bool(active) and bool(self._profile_of(active[0])))
         for node in sorted(active, key=lambda node: -node.start):
-            self._refresh(node)
-        if self.backlog or (active and self._profile_of(active[0])):
-            self._sort_ready()
+            self._refresh(node, sorts=not sorts_all)
+        if sorts_all:
+            self.sort_ready()
 
-    def _sort_ready(self) -> None:
-        """Sort the ready stages into heaps anew."""
+    def sort_ready(self) -> None:
+        """Sort the ready stages into heaps anew, after profiles have changed."""
         self._ready, self.backlog = {}, {}
         for node, work in self._work.items():
             work.backlog = None
             if work.active and is_ready(node):
-                self._make_ready(node, work)
+                group = self._enter_group(node, work)
+                self._ready.setdefault(group, []).append(self._entry_of(node, work))
+        for heap in self._ready.values():
+            heapify(heap)
 
     def best_child(self, node: Node) -> Node | None:
         """Return the child whose stage should follow the node's, if any must be trained."""
@@ -479,15 +488,22 @@ class Frontier:
         heappush(heap, (-work.priority, -work.length, node.number, work.version, node))
 
     def _make_ready(self, node: Node, work: Work) -> None:
+        group = self._enter_group(node, work)
+        heappush(self._ready.setdefault(group, []), self._entry_of(node, work))
+
+    def _entry_of(self, node: Node, work: Work) -> Entry:
         priority, then = self._urgency(node, work)
+        return -priority, -then, node.number, work.version, node
+
+    def _enter_group(self, node: Node, work: Work) -> Group:
+        """Return the group of a ready stage, in whose backlog it counts from now on."""
         group = self._group_of(node)
-        entry = (-priority, -then, node.number, work.version, node)
-        heappush(self._ready.setdefault(group, []), entry)
         if group[0]:
-            self._leave_backlog(work)
-            seconds = (node.stop - start_of(node)) * self._step_cost(node)
-            work.backlog = group, seconds
-            self.backlog[group] = self.backlog.get(group, 0.0) + seconds
+            if work.backlog is not None:
+                self._leave_backlog(work)
+            work.backlog = group, work.seconds
+            self.backlog[group] = self.backlog.get(group, 0.0) + work.seconds
+        return group
 
     def _group_of(self, node: Node) -> Group:
         profile = self._profile_of(node)
@@ -500,8 +516,11 @@ class Frontier:
             self.backlog[group] = max(0.0, self.backlog[group] - seconds)
             work.backlog = None
 
-    def _refresh(self, node: Node) -> bool:
-        """Recompute one node from its children; return whether its parent must be, too."""
+    def _refresh(self, node: Node, *, sorts: bool = True) -> bool:
+        """Recompute one node from its children; return whether its parent must be, too.
+
+        Unless it `sorts`, the caller sorts all ready stages anew.
+        """
         work = self.work(node)
         above = node.parent
         if above is None:
@@ -528,13 +547,13 @@ class Frontier:
             self._push(parent_work.heap, node, work)
             if parent_work.attempt is not None:
                 self.continued.append(parent_work.attempt)
-        if active and is_ready(node):
+        if sorts and active and is_ready(node):
             self._make_ready(node, work)
         return True
 
     def _weigh(self, node: Node, work: Work, start: Step, has_state: bool) -> None:
         """Compute priority and length of an active node."""
-        work.length = (node.stop - start) * self._step_cost(node)
+        work.length = work.seconds = (node.stop - start) * self._step_cost(node)
         best = None if has_state else self.best_child(node)
         if best is None:
             work.priority = work.asked

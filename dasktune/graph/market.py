@@ -5,12 +5,11 @@ Nothing here decides while all workers are of one class.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from operator import mul
-from typing import NamedTuple
 
 from dasktune.graph.frontier import RANK_LEVELS, Frontier, Profile, rank_level, start_of
 from dasktune.graph.loads import Loads
@@ -32,8 +31,9 @@ _MIX = 4
 """Prices are found anew when a quarter of the ready stages may have changed."""
 
 
-class Terms(NamedTuple):
-    """What a stage would take on each class.
+@dataclass(slots=True)
+class Terms:
+    """The seconds of a stage on each class, and what follows from them until the market changes.
 
     Parameters
     ----------
@@ -41,10 +41,13 @@ class Terms(NamedTuple):
         With loading its state, if it must be loaded; infinite where no worker has what it needs.
     doubts
         See `Speeds.doubt`; in the order of the seconds.
+    before
+        The least seconds of all other stages that wait; None until they are asked for.
     """
 
     seconds: dict[str, float]
     doubts: tuple[float, ...]
+    before: float | None = None
 
 
 class Market:
@@ -165,7 +168,7 @@ class Market:
             (price + math.log(max(seconds, _LEAST)) - doubt, kind)
             for (kind, price), seconds, doubt in offers
         ]
-        (least, cheapest), (second, _) = heapq.nsmallest(2, costs)
+        (least, cheapest), (second, _), *_ = sorted(costs)
         return {kind: _level(cost, second if kind == cheapest else least) for cost, kind in costs}
 
     def misfit(self, node: Node, kind: str, sizes: Mapping[str, object]) -> tuple[int, float]:
@@ -227,7 +230,9 @@ class Market:
         here = terms.seconds[kind]
         if here <= min(terms.seconds.values()):
             return False
-        before = self._before(terms.seconds)
+        if terms.before is None:
+            terms.before = self._before(terms.seconds)
+        before = terms.before
         for each, taken in terms.seconds.items():
             then = before + taken
             if then < here and max(0.0, free_in(each)) + then < here:
@@ -247,9 +252,7 @@ class Market:
             self._makespan = makespan(
                 self._backlog(), tuple(slots.values()), tuple(prices.values())
             )
-        cost = min(
-            worth * taken for worth, taken in zip(self._worths, seconds.values(), strict=True)
-        )
+        cost = min(map(mul, self._worths, seconds.values()), default=0.0)
         return max(0.0, self._makespan - cost / self._worth_of_all)
 
 

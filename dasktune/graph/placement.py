@@ -17,7 +17,7 @@ from operator import itemgetter
 
 from dasktune.graph.attempts import QUEUE_LENGTH, Attempt, DispatchOptions, Slot
 from dasktune.graph.events import RunStage, WorkerJoined
-from dasktune.graph.frontier import Frontier, start_of
+from dasktune.graph.frontier import Frontier, Group, start_of
 from dasktune.graph.loads import Loads
 from dasktune.graph.market import Market
 from dasktune.graph.matching import Matching, Wanted
@@ -222,15 +222,19 @@ class Placing:
         self._count_slots()
 
     def _count_slots(self) -> None:
-        """Tell the speeds how many slots there are of each class; a new class changes lengths."""
+        """Tell the speeds how many slots there are of each class; a new class changes profiles."""
         self._market.changed()
         own = (
             slot
             for slot in self.slots.values()
             if not self.is_withheld(slot.worker) and not self.packing.is_extra(slot.worker)
         )
-        if self._speeds.set_slots(Counter(slot.kind for slot in own)):
+        if not self._speeds.set_slots(Counter(slot.kind for slot in own)):
+            return
+        if self._speeds.is_known:
             self._frontier.reweigh()
+        else:
+            self._frontier.sort_ready()
 
     def _note_idle(self, worker: str) -> None:
         """Give a worker stages again if it has none and may have some."""
@@ -314,12 +318,7 @@ class Placing:
             slot = self.slots[worker]
             by_kind.setdefault(slot.kind, []).append(worker)
             holders[slot.last] = slot.kind
-        ranked = [
-            (rank, kind, group)
-            for group, node in heads
-            for rank, kind in self._ranks(node, by_kind, holders)
-        ]
-        for _, kind, group in sorted(ranked, key=itemgetter(0)):
+        for group, kind in self._in_order(heads, by_kind, holders):
             same = by_kind[kind]
             may_take = partial(self._may_take, workers=same, kind=kind, holders=holders, now=now)
             node = self._frontier.best_of(group, may_take)
@@ -333,6 +332,22 @@ class Placing:
             return None
         able = (worker for worker in self.matching.able(needs) if not self.is_withheld(worker))
         return frozenset(self.slots[worker].kind for worker in able)
+
+    def _in_order(
+        self,
+        heads: list[tuple[Group, Node]],
+        kinds: Collection[str],
+        holders: Mapping[Node | None, str],
+    ) -> Iterable[tuple[Group, str]]:
+        """Return the pairs of a group and a class, the best first, by the first stage of each."""
+        if len(heads) == len(kinds) == 1:
+            return [(group, kind) for group, _ in heads for kind in kinds]
+        ranked = [
+            (rank, group, kind)
+            for group, node in heads
+            for rank, kind in self._ranks(node, kinds, holders)
+        ]
+        return [(group, kind) for _, group, kind in sorted(ranked, key=itemgetter(0))]
 
     def _ranks(
         self, node: Node, kinds: Iterable[str], holders: Mapping[Node | None, str]
