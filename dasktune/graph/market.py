@@ -135,7 +135,7 @@ class Market:
         self._patience.pop(node, None)
 
     def terms(self, node: Node, held_by: str | None) -> Terms:
-        """Return what a stage takes on each class; stages that are alike share the answer.
+        """Return the terms of a stage; stages that are alike share them.
 
         Parameters
         ----------
