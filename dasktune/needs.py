@@ -28,6 +28,27 @@ MOST_OFFERS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NumericClass:
+    """Workers on which the same steps give the same bits.
+
+    Parameters
+    ----------
+    name
+        Its name, such as ``cuda NVIDIA A100-SXM4-40GB``.
+    in_keys
+        Whether the keys of states that are trained there name it.
+    """
+
+    name: str
+    in_keys: bool = False
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The facts that its state keys name (`dasktune.graph.keys.named_key`)."""
+        return {"class": self.name} if self.in_keys else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """The amounts and tags that a worker has for the stages that it runs.
 
@@ -39,16 +60,27 @@ class Offer:
         Amounts by name, sorted.
     tags
         Its tags, in lower case.
+    numerics
+        Its numeric class; None where all workers are taken for one.
     """
 
     kind: str = ""
     amounts: tuple[tuple[str, float], ...] = ()
     tags: frozenset[str] = frozenset()
+    numerics: NumericClass | None = None
 
     @classmethod
-    def of(cls, amounts: Mapping[str, float], kind: str = "", tags: Iterable[str] = ()) -> Offer:
+    def of(
+        cls,
+        amounts: Mapping[str, float],
+        kind: str = "",
+        tags: Iterable[str] = (),
+        *,
+        numerics: NumericClass | None = None,
+    ) -> Offer:
         """Return the offer of a worker with these amounts and tags."""
-        return cls(kind=kind, amounts=tuple(sorted(amounts.items())), tags=frozenset(tags))
+        pairs = tuple(sorted(amounts.items()))
+        return cls(kind=kind, amounts=pairs, tags=frozenset(tags), numerics=numerics)
 
     @property
     def size(self) -> tuple[float, ...]:
@@ -60,7 +92,8 @@ class Offer:
         named = (pair for pair in self.amounts if not pair[0].startswith(TAG_RESOURCE))
         amounts = [f"{name}={amount:g}" for name, amount in named]
         has = ", ".join([*amounts, *(["tags " + " ".join(sorted(self.tags))] if self.tags else [])])
-        return f"{self.kind or 'a worker'} ({has or 'neither amounts nor tags'})"
+        numerics = "" if self.numerics is None else f", numeric class {self.numerics.name!r}"
+        return f"{self.kind or 'a worker'} ({has or 'neither amounts nor tags'}{numerics})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +106,19 @@ class Need:
         Amounts > 0 by name, sorted.
     tags
         Tags that the worker must have, in lower case.
+    numerics
+        The numeric class that it must be of; None for any. Users do not write it: it follows from
+        where the earlier steps were trained.
     """
 
     amounts: tuple[tuple[str, float], ...] = ()
     tags: frozenset[str] = frozenset()
+    numerics: NumericClass | None = None
 
     def fits(self, offer: Offer) -> bool:
         """Whether a worker has all of it."""
+        if self.numerics is not None and self.numerics != offer.numerics:
+            return False
         if not self.tags <= offer.tags:
             return False
         has = dict(offer.amounts)
@@ -92,6 +131,8 @@ class Need:
     def __str__(self) -> str:
         words = [f"{name}={amount:g}" for name, amount in self.amounts]
         words += [f"tag {tag}" for tag in sorted(self.tags)]
+        if self.numerics is not None:
+            words.append(f"numeric class {self.numerics.name!r}, on which its steps began")
         return ", ".join(words) or "nothing"
 
 
@@ -158,8 +199,14 @@ class Needs:
         return any(need.fits(offer) for need in self.alternatives)
 
     def may_fit(self, offer: Offer) -> bool:
-        """Whether a worker has all of one alternative if it has the right tags."""
-        return any(replace(need, tags=frozenset()).fits(offer) for need in self.alternatives)
+        """Whether a worker has all of one alternative if its tags and numeric class are right."""
+        unmarked = (replace(need, tags=frozenset(), numerics=None) for need in self.alternatives)
+        return any(need.fits(offer) for need in unmarked)
+
+    def on(self, numerics: NumericClass) -> Needs:
+        """Return the needs of the same stages, on workers of a numeric class only."""
+        needs = (replace(need, numerics=numerics) for need in self.alternatives)
+        return Needs(alternatives=tuple(dict.fromkeys(needs)))
 
     def claims(self, offer: Offer) -> dict[str, float]:
         """Return the amounts that a stage uses up on a worker: those of the first that fits."""

@@ -379,6 +379,7 @@ def _view_of(row: StudyRow, trials: Iterable[TrialRecord], database: Database) -
             dispatcher.register(
                 *(trial.number, trial.lineage, trial.max_steps, trial.seed),
                 is_alone=trial.alone is not None,
+                numerics=trial.numeric_class,
             )
     spans = [
         (stage.steps, stage.ended - stage.started)

@@ -27,7 +27,7 @@ from dasktune.engine.timeouts import (
 )
 from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined, WorkerLost
-from dasktune.needs import Offer, unmet_text
+from dasktune.needs import NumericClass, Offer, unmet_text
 from dasktune.worker.job import JobPlan, this_process
 from dasktune.worker.messages import LeaveAnnounced
 from dasktune.worker.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet
@@ -450,7 +450,7 @@ class Workers:
             kind=greeting["class"],
             tags=frozenset(greeting["tags"]),
             host=_host_of(address),
-            numerics=greeting["numerics"],
+            numerics=NumericClass(name=greeting["numerics"]),
             device=greeting["device"],
             device_bytes=greeting["device_bytes"],
         )

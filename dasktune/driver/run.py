@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dasktune.algos.base import Tuner
 from dasktune.driver.audit_notes import AuditFailure, counts_of
 from dasktune.driver.history import History, TunerPlace
+from dasktune.driver.numerics import NumericClasses, NumericRule
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor
 from dasktune.driver.reuse import KnownStates
@@ -86,6 +87,8 @@ class StudyRun:
         See `dasktune.graph.shares.Claim`.
     keeper
         Keeps the speeds that the run measures.
+    numerics
+        How workers are told apart by their numeric classes; None takes all for one.
     """
 
     study: str
@@ -107,6 +110,7 @@ class StudyRun:
     kept_elsewhere: Callable[[], frozenset[str]]
     weight: float
     keeper: SpeedKeeper
+    numerics: NumericRule | None
 
     @contextmanager
     def runner(
@@ -157,6 +161,7 @@ class StudyRun:
                 heartbeat=heartbeat,
                 audits=self._audits(),
                 weight=self.weight,
+                classes=NumericClasses(self.numerics, self.store, self.database),
             )
 
     def begin(self, now: float, capacity: int) -> Outcome:

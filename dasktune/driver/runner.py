@@ -45,6 +45,7 @@ from dasktune.driver.lease_messages import (
 from dasktune.driver.leases import Leasing
 from dasktune.driver.look_ups import LookedUp, LookUps
 from dasktune.driver.lost_workers import LookUpEnded, LostWorkers
+from dasktune.driver.numerics import NumericClasses
 from dasktune.driver.orders import PendingOrders
 from dasktune.driver.pool_demand import PoolDemand, slowest_steps
 from dasktune.driver.predictions import Predictions
@@ -144,6 +145,8 @@ class DaskRunner:
         Train some steps again, and compare; None trains none.
     weight
         See `dasktune.graph.shares.Claim`.
+    classes
+        Tells workers apart by their numeric classes.
     """
 
     def __init__(
@@ -163,10 +166,12 @@ class DaskRunner:
         heartbeat: Heartbeat | None = None,
         audits: Audits | None = None,
         weight: float = 1.0,
+        classes: NumericClasses,
     ) -> None:
         self._heartbeat: Heartbeat | NoHeartbeat = heartbeat or NoHeartbeat()
         self._audits: Audits | NoAudits = audits or NoAudits()
         self._engine = engine
+        self._classes = classes
         self._plan = plan
         self._recorder = recorder
         self._meter = meter
@@ -227,6 +232,9 @@ class DaskRunner:
                 self._sharing = SharedStages(self._engine.view, leasing, self._recorder)
             if self._stop.is_set():
                 return  # asked while the cluster started: nothing has begun
+            if self._classes.plain is not None:
+                present = {event.numerics for event in joined if event.numerics is not None}
+                self._engine.meet(self._classes.plain, present)
             self._take(begin(self._now(), len(joined)))
             self._refuse_unmet([event.offer for event in joined])
             self._tell(self._share.lent)
@@ -329,7 +337,7 @@ class DaskRunner:
             case PredictionAnswer():
                 self._predicted(message)
             case WorkersJoined():
-                self._let_join(message.workers)
+                self._let_join(self._classes.of(message.workers))
             case WorkerLost():
                 self._worker_left(message.worker)
             case LeaveAnnounced(worker=worker):
@@ -549,7 +557,7 @@ class DaskRunner:
 
     def _open(self, patience: float | None = None) -> list[WorkerJoined]:
         """Get the workers ready; heartbeats go by the client that they were made ready with."""
-        joined = self._wait_for(self._cluster.open(patience)) or []
+        joined = self._classes.of(self._wait_for(self._cluster.open(patience)) or [])
         self._heartbeat.use(self._cluster.client)
         self._share.use(self._cluster.client)
         return joined

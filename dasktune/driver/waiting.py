@@ -16,7 +16,7 @@ from dasktune.driver.run_status import Wait
 from dasktune.engine.engine import Engine
 from dasktune.engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
 from dasktune.graph.matching import Wanted
-from dasktune.graph.plan import Node
+from dasktune.graph.plan import Node, on_class
 from dasktune.graph.trust import Aside
 from dasktune.graph.view import RunView
 from dasktune.logs import trials_text
@@ -185,8 +185,12 @@ def unmet_needs(engine: Engine, offers: Collection[Offer]) -> dict[Needs, list[i
     unmet: dict[Needs, list[int]] = {}
     for number, path in engine.view.plan.paths.items():
         trial = engine.trials.get(number)
-        if path.needs and (trial is None or not trial.state.is_finished):
-            for needs in path.needs:
+        if trial is not None and trial.state.is_finished:
+            continue
+        # A trial that has begun on another numeric class is only missed if it is to go on now.
+        numerics = path.leaf.numerics if number in engine.view.wanted else None
+        if path.needs or numerics is not None:
+            for needs in on_class(path.needs, numerics):
                 if not any(map(needs.fits, offers)):
                     unmet.setdefault(needs, []).append(number)
     return unmet

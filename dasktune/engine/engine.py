@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dasktune.algos.base import Inputs, Tuner
@@ -34,10 +34,18 @@ from dasktune.engine.session import Session, after_last_snapshot
 from dasktune.engine.trials import Alone, TrialRecord
 from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Deliver, Event, Evicted, FailTrial, Instruction, Saved
+from dasktune.graph.events import (
+    Bound,
+    Deliver,
+    Event,
+    Evicted,
+    FailTrial,
+    Instruction,
+    Saved,
+)
 from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.view import RunView
-from dasktune.needs import Needs
+from dasktune.needs import Needs, NumericClass
 from dasktune.space import with_branches
 from dasktune.types import (
     Assess,
@@ -337,6 +345,24 @@ class Engine:
         for event in saved:
             self._dispatcher.handle(event, now)
         self._dispatcher.dismiss()
+
+    def meet(self, plain: NumericClass, present: Collection[NumericClass]) -> None:
+        """Handle the numeric classes of the workers, before the tuner begins.
+
+        Parameters
+        ----------
+        plain
+            The class that no keys name.
+        present
+            Those of the workers.
+        """
+        known = self._dispatcher.plan.paths
+        begun = [
+            trial.number
+            for trial in self.trials.values()
+            if trial.steps and not trial.numerics and trial.number in known
+        ]
+        self._dispatcher.meet(plain, present, begun)
 
     def evicted(self, events: Iterable[Evicted]) -> None:
         """Forget states that were evicted after the run was dismissed."""
@@ -727,6 +753,7 @@ class Engine:
             is_alone=trial.alone is not None,
             needs=needs,
             model_rank=trial.model_rank,
+            numerics=trial.numeric_class,
         )
         self._todo.extend(instructions)
 
@@ -780,6 +807,13 @@ class Engine:
             trial.devices = ((0, trial.devices[-1][1]),)
             path = trial.number, trial.lineage, trial.max_steps, trial.seed
             trial.alone = Alone(told=trial.steps, trained=self._dispatcher.separate(*path))
+            trial.numerics = ""
+            self._changed[trial.number] = None
+
+    def _bind(self, trial: TrialRecord, numerics: NumericClass) -> None:
+        """Note the numeric class that a trial's keys name, before its first stage is sent."""
+        if trial.numerics != numerics.name:
+            trial.numerics = numerics.name
             self._changed[trial.number] = None
 
     def _carry_out(self, session: Session, decision: Decision, now: float) -> list[Instruction]:
@@ -863,6 +897,8 @@ class Engine:
                 self._tell(instruction.report, now)
             elif isinstance(instruction, FailTrial):
                 self._fail(instruction, now)
+            elif isinstance(instruction, Bound):
+                self._bind(self.trials[instruction.trial], instruction.numerics)
             else:
                 self._orders.append(instruction)
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from dasktune.errors import CorruptRecordError
 from dasktune.graph.devices import Periods, with_devices
 from dasktune.graph.plan import SearchPlan
-from dasktune.needs import Needs
+from dasktune.needs import Needs, NumericClass
 from dasktune.sequences import sequence_from_json
 from dasktune.types import Direction, Metrics, Objective, Sequences, Step, TrialState, Value
 
@@ -74,6 +74,8 @@ class TrialRecord:
         The rank of its model, as in `dasktune.types.Register`.
     devices
         On how many devices it is trained together, each number with its first step.
+    numerics
+        The numeric class that its state keys name; empty if they name none.
     """
 
     number: int
@@ -96,6 +98,7 @@ class TrialRecord:
     needs: Needs | None = None
     model_rank: float | None = None
     devices: Periods = ONE_DEVICE
+    numerics: str = ""
 
     @property
     def lineage(self) -> Sequences:
@@ -122,6 +125,11 @@ class TrialRecord:
         return dict(zip(objective.metrics, self.values or (), strict=bool(self.values)))
 
     @property
+    def numeric_class(self) -> NumericClass | None:
+        """The numeric class in its state keys, if they name one."""
+        return NumericClass(name=self.numerics, in_keys=True) if self.numerics else None
+
+    @property
     def was_trained_here(self) -> bool:
         """Whether a tuner proposed it; a user adds other trials with their results."""
         return self.tuner != ADDED
@@ -141,6 +149,7 @@ class TrialRecord:
             "max_steps": self.max_steps,
             **({} if self.alone is None else {"alone": asdict(self.alone)}),
             **({} if self.devices == ONE_DEVICE else {"devices": [*map(list, self.devices)]}),
+            **({"numerics": self.numerics} if self.numerics else {}),
         }
 
     def lasting_json(self) -> dict[str, object]:

@@ -9,12 +9,13 @@ What a worker runs next is chosen in `dasktune.graph.placement`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
 from typing import assert_never
 
 from dasktune.graph.attempts import Attempt, DispatchOptions, Slot
 from dasktune.graph.events import (
+    Bound,
     Deliver,
     Event,
     Evicted,
@@ -49,7 +50,7 @@ from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.graph.speeds import Speeds
 from dasktune.graph.trust import Aside
-from dasktune.needs import Needs
+from dasktune.needs import Needs, NumericClass
 from dasktune.types import Metrics, Report, Sequences, Step
 
 
@@ -96,7 +97,10 @@ class Dispatcher:
         self.speeds = speeds or Speeds()
         self.frontier = Frontier(self.speeds.seconds_per_step, self.speeds.profile)
         self.attempts: dict[str, Attempt] = {}
-        self._placing = Placing(self.frontier, self.speeds, self.options, self.attempts)
+        self._placing = Placing(
+            *(self.frontier, self.speeds, self.options, self.attempts), self._bind, may_place
+        )
+        self._plain: NumericClass | None = None
         self.steps_executed = 0
         self.steps_repeated = 0
         self._draining = False
@@ -116,6 +120,7 @@ class Dispatcher:
         is_alone: bool = False,
         needs: Needs | None = None,
         model_rank: float | None = None,
+        numerics: NumericClass | None = None,
     ) -> list[Instruction]:
         """Make a trial known up to `max_steps`, without asking for its training."""
         leaf = self.plan.register(
@@ -123,6 +128,7 @@ class Dispatcher:
             is_alone=is_alone,
             needs=needs,
             model_rank=model_rank,
+            numerics=numerics,
         )
         if needs is not None or model_rank is not None:
             self.frontier.group_again(leaf)
@@ -164,6 +170,7 @@ class Dispatcher:
         if failure is not None:
             self._fail_trial(trial, failure)
             return self._take()
+        self._tell_class(nodes[-1], [trial])
         self._wanted[trial] = deque(nodes)
         for node in nodes:
             if node.stop not in node.metrics:
@@ -189,6 +196,34 @@ class Dispatcher:
             self._shorten_above(node)
             self._fill(now)
         return self._take()
+
+    def meet(
+        self, plain: NumericClass, present: Collection[NumericClass], begun: Iterable[int]
+    ) -> None:
+        """Handle the numeric classes of the workers with which a run begins.
+
+        Parameters
+        ----------
+        plain
+            The class that no keys name.
+        present
+            Those of the workers.
+        begun
+            The trials that have been trained on the plain class: they go on there.
+        """
+        self._plain = plain
+        if not any(numerics.in_keys for numerics in present):
+            self.plan.look_up(plain=True)
+            return
+        self._placing.is_mixed = True
+        for trial in begun:
+            lineage = self.plan.paths[trial].leaf.lineage
+            if lineage.numerics is None:
+                self._bind_to(lineage, plain)
+        self.plan.look_up(plain=plain in present)
+        for lineage in [] if plain in present else self.plan.unbound:
+            self.plan.forget_states(lineage)
+            self.frontier.moved(list(lineage.below()), anew=True)
 
     def forgive(self, trial: int) -> None:
         """Forget that steps of a trial cannot be trained: they are tried again."""
@@ -369,6 +404,34 @@ class Dispatcher:
     def wanted(self) -> Mapping[int, Ordered[Node]]:
         """The nodes that each trial with live requests waits for, in the order of steps."""
         return self._wanted
+
+    # ---------------------------------------------------------------------- classes
+
+    def _bind(self, node: Node, numerics: NumericClass) -> None:
+        """Choose the numeric class of a stage's lineage: the plain one if it began there.
+
+        It did if anything is known of it: until now all workers were of that class.
+        """
+        lineage = node.lineage
+        has_begun = any(
+            each.checkpoints or each.metrics or self.frontier.is_running(each)
+            for each in lineage.below()
+        )
+        plain = self._plain if has_begun else None
+        self._bind_to(lineage, plain or numerics)
+
+    def _bind_to(self, lineage: Node, numerics: NumericClass) -> None:
+        nodes = self.plan.bind(lineage, numerics)
+        self.frontier.moved(nodes, anew=numerics.in_keys)
+        self._tell_class(lineage, sorted({trial for node in nodes for trial in node.requests}))
+        answered = [node for node in nodes if node.requests and node.stop in node.metrics]
+        self._answer_requests(sorted(answered, key=lambda node: node.stop))
+
+    def _tell_class(self, node: Node, trials: Iterable[int]) -> None:
+        """Have the class of a node noted for trials if keys name it."""
+        numerics = node.numerics
+        if numerics is not None and numerics.in_keys:
+            self._out.extend(Bound(trial=trial, numerics=numerics) for trial in trials)
 
     # --------------------------------------------------------------------- workers
 

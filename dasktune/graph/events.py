@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dasktune.graph.plan import Node
-from dasktune.needs import Offer
+from dasktune.needs import NumericClass, Offer
 from dasktune.types import Metrics, Report, Step
 
 Reports = tuple[tuple[Step, Metrics], ...]
@@ -32,8 +32,7 @@ class WorkerJoined:
     host
         The host that it runs on; empty if that is not known.
     numerics
-        The name of its numeric class: on workers of one, the same steps give the same bits. Empty
-        where all are taken for one.
+        Its numeric class; None where all workers are taken for one.
     device
         Unique name of the device that it shares with other workers, of which only as many train
         at a time as that pays; empty where it shares none.
@@ -46,14 +45,14 @@ class WorkerJoined:
     kind: str = ""
     tags: frozenset[str] = frozenset()
     host: str = ""
-    numerics: str = ""
+    numerics: NumericClass | None = None
     device: str = ""
     device_bytes: int = 0
 
     @property
     def offer(self) -> Offer:
         """The offer of the worker to stages."""
-        return Offer.of(self.resources, self.kind, self.tags)
+        return Offer.of(self.resources, self.kind, self.tags, numerics=self.numerics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,4 +366,12 @@ class FailTrial:
     traceback: str = ""
 
 
-Instruction = RunStage | StopStage | SavePoint | Deliver | FailTrial
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """All steps of a trial are trained on one numeric class, which its state keys name."""
+
+    trial: int
+    numerics: NumericClass
+
+
+Instruction = RunStage | StopStage | SavePoint | Deliver | FailTrial | Bound

@@ -13,7 +13,7 @@ The *active* nodes are exactly those in `dasktune.graph.tree.build_stage_tree`.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import chain
@@ -390,6 +390,23 @@ class Frontier:
         if not heap:
             del self._ready[group]
         return head
+
+    def moved(self, nodes: Iterable[Node], *, anew: bool) -> None:
+        """Handle other states and needs of nodes, each of which comes before those below it.
+
+        Parameters
+        ----------
+        anew
+            Whether their steps are to be trained by other keys: none was trained before.
+        """
+        known = [(node, self._work[node]) for node in nodes if node in self._work]
+        for node, work in reversed(known):
+            if anew:
+                work.trained = node.reached
+            self.update(node)
+        for node, work in known:
+            if work.active and is_ready(node):
+                self._make_ready(node, work)
 
     def group_again(self, node: Node) -> None:
         """Sort a ready stage anew, and those above it, after needs or ranks of its path changed."""

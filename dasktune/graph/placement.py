@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -25,6 +25,7 @@ from dasktune.graph.packing import Packing
 from dasktune.graph.plan import Node, Place
 from dasktune.graph.speeds import Speeds
 from dasktune.graph.trust import Trust
+from dasktune.needs import NumericClass
 
 
 class Placing:
@@ -40,6 +41,11 @@ class Placing:
         How to decide.
     attempts
         All attempts under way by id; new ones are added to it.
+    bind
+        Chooses the numeric class of a stage's lineage; called with the class of the worker on
+        which it is about to begin.
+    may_place
+        Whether a stage may begin.
     """
 
     queue_length = QUEUE_LENGTH
@@ -50,6 +56,8 @@ class Placing:
         speeds: Speeds,
         options: DispatchOptions,
         attempts: dict[str, Attempt],
+        bind: Callable[[Node, NumericClass], None] = lambda node, numerics: None,
+        may_place: Callable[[], bool] = lambda: True,
     ) -> None:
         self.slots: dict[str, Slot] = {}
         self.trust = Trust(frontier.got_past)
@@ -60,6 +68,10 @@ class Placing:
         self._options = options
         self._attempts = attempts
         self._sizes: dict[str, tuple[float, ...]] = {}
+        self._bind = bind
+        self._may_place = may_place
+        self.is_mixed = False
+        """Whether keys name the numeric class of some worker: then each lineage has a class."""
         self._idle: dict[str, None] = {}
         self._leaving: set[str] = set()
         self._lent: frozenset[str] | None = None
@@ -91,7 +103,8 @@ class Placing:
             choice = self._choice(workers, now)
             if choice is None:
                 break
-            self._launch(*choice, None, now)
+            if self._is_bound(*choice):
+                self._launch(*choice, None, now)
         self._continue_paths(now)
         if self._looks_ahead:
             self._look_ahead(now)
@@ -118,6 +131,7 @@ class Placing:
         before = len(self.slots)
         for event in joined:
             worker, offer = event.worker, event.offer
+            self.is_mixed |= offer.numerics is not None and offer.numerics.in_keys
             if worker not in self.slots and self.matching.join(worker, offer):
                 self.slots[worker] = Slot(worker, offer.kind)
                 self._sizes[offer.kind] = offer.size
@@ -215,6 +229,7 @@ class Placing:
         self.slots.clear()
         self._leaving.clear()
         self._lent = None
+        self.is_mixed = False
         self._idle.clear()
         self.trust.clear()
         self.matching.clear()
@@ -266,7 +281,7 @@ class Placing:
             if slot.queue or not self._may_have_stages(slot.worker):
                 continue
             node = self._frontier.best_raised(partial(self._may_run, slot=slot))
-            if node is not None:
+            if node is not None and self._is_bound(node, slot):
                 self._launch(node, slot, None, now)
 
     def _usable(self) -> Iterator[Slot]:
@@ -277,6 +292,8 @@ class Placing:
 
     def _choice(self, workers: Collection[str], now: float) -> tuple[Node, Slot] | None:
         """Return the stage that should start next on one of some workers, and the slot."""
+        if not self._may_place():
+            return None
         if self._market.is_open:
             return self._choice_by_class(workers, now)
         may_start = partial(self._may_start, workers=workers)
@@ -515,12 +532,32 @@ class Placing:
             last = slot.queue[0]
             if self._remaining_seconds(last, now) > self._options.lookahead_seconds:
                 continue
-            child, choice = self._next_of(last, now), self._choice([slot.worker], now)
-            other = None if choice is None else choice[0]
-            if other is None or (child is not None and not self._frontier.goes_first(other, child)):
-                self._continue_with(child, last, now)
+            child, other = self._next_of(last, now), self._other(slot, now)
+            while other is not None and (child is None or self._frontier.goes_first(other, child)):
+                if self._is_bound(other, slot):
+                    self._launch(other, slot, None, now)
+                    break
+                child, other = self._next_of(last, now), self._other(slot, now)
             else:
-                self._launch(other, slot, None, now)
+                self._continue_with(child, last, now)
+
+    def _other(self, slot: Slot, now: float) -> Node | None:
+        """Return the stage that a worker would begin if it went on with no path."""
+        choice = self._choice([slot.worker], now)
+        return None if choice is None else choice[0]
+
+    def _is_bound(self, node: Node, slot: Slot) -> bool:
+        """Whether the numeric class of a stage's lineage is chosen.
+
+        If not, it is chosen now, and the stage to begin must be chosen anew: more may be known of
+        the lineage, and it may belong to other workers.
+        """
+        numerics = self.matching.offers[slot.worker].numerics
+        if not self.is_mixed or numerics is None or node.numerics is not None:
+            return True
+        self._bind(node, numerics)
+        self._market.changed()
+        return False
 
     def _running_last(self, now: float) -> list[Slot]:
         """Return the slots whose last stage runs, and that could be given another."""

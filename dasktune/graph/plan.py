@@ -14,7 +14,7 @@ from dasktune.errors import InternalError
 from dasktune.graph.curves import Curves
 from dasktune.graph.devices import DEVICES, devices_of
 from dasktune.graph.keys import BLOCK_STEPS, Chain, Mark, Positions, encode_at, root_key
-from dasktune.needs import Needs
+from dasktune.needs import NO_NEEDS, Needs, NumericClass
 from dasktune.sequences import first_difference
 from dasktune.types import Metrics, Sequences, Step
 
@@ -54,6 +54,9 @@ class Node:
     is_alone
         Whether it belongs to a trial that is trained alone: each of its stages begins at step 0,
         whatever is stored, since its trainer does not resume exactly.
+    numerics
+        The numeric class on which all steps of its lineage are trained; None before that is
+        chosen. A *lineage* is all trials with the same values at step 0.
     """
 
     __slots__ = (
@@ -67,6 +70,7 @@ class Node:
         "model_rank",
         "needs",
         "number",
+        "numerics",
         "parent",
         "passing",
         "requests",
@@ -91,6 +95,7 @@ class Node:
         self.model_rank: float | None = None
         self.curves: Curves = Curves() if parent is None else parent.curves
         self.is_alone: bool = parent is not None and parent.is_alone
+        self.numerics: NumericClass | None = None if parent is None else parent.numerics
         self._end: Chain | None = None
         self._inside: Positions | None = None
 
@@ -195,6 +200,37 @@ class Node:
             yield node
             node = node.parent
 
+    @property
+    def lineage(self) -> Node:
+        """The first node on the way to this one, which begins at step 0; itself for the root."""
+        node = self
+        for above in self.up():
+            node = above
+        return node
+
+    def bind(self, numerics: NumericClass, home: Node) -> None:
+        """Have this lineage trained on a numeric class.
+
+        Parameters
+        ----------
+        home
+            The state before any step, as the keys of that class have it.
+        """
+        root = self.parent
+        if root is None:
+            raise InternalError("the root is no lineage")
+        if root is not home:
+            first = encode_at(self.sequences, 0)
+            del root.children[first]
+            home.children[first] = self
+            self.parent = home
+        for node in self.below():
+            node.numerics = numerics
+            node.needs = on_class(node.needs, numerics)
+            if root is not home:  # the keys are others
+                node._end, node._inside = None, None
+                node.checkpoints, node.metrics = {}, {}
+
     def holder(self, step: Step) -> Node:
         """Return the node on the way to this one that holds `step`, the root for step 0.
 
@@ -212,6 +248,13 @@ class Node:
             node = stack.pop()
             yield node
             stack.extend(node.children.values())
+
+
+def on_class(needs: frozenset[Needs], numerics: NumericClass | None) -> frozenset[Needs]:
+    """Return the needs of a node whose lineage is trained on a numeric class, if it is bound."""
+    if numerics is None:
+        return needs
+    return frozenset(each.on(numerics) for each in needs or (NO_NEEDS,))
 
 
 Place = tuple[Node, Step]
@@ -268,6 +311,12 @@ class SearchPlan:
         """The values of the curves of all trials."""
         self._roots: dict[tuple[int | None, int], Node] = {}
         self._seeds: dict[Node, int] = {}
+        self._of_class: dict[tuple[Node, NumericClass], Node] = {}
+        """The roots whose keys name a numeric class, by the root without it."""
+        self._homes: dict[tuple[Node, bytes], Node] = {}
+        """The roots of the lineages that were moved there, by root and values at step 0."""
+        self.looks_up = True
+        """Whether new nodes that no class is chosen for are told what is known by keys without."""
         self._seeded_key = seeded_key or (lambda seed: root_key(key, seed))
         self._count = 0
         self._on_split = on_split
@@ -275,15 +324,18 @@ class SearchPlan:
 
     def __iter__(self) -> Iterator[Node]:
         """Yield every node, the root left out."""
-        for root in self._roots.values():
+        for root in self.roots:
             nodes = root.below()
             next(nodes)
             yield from nodes
 
     @property
     def roots(self) -> tuple[Node, ...]:
-        """The states before any step: one a seed, or one for each trial if nothing is merged."""
-        return tuple(self._roots.values())
+        """The states before any step: one a seed, or one for each trial if nothing is merged.
+
+        Of each there is another one for each numeric class that keys name.
+        """
+        return (*self._roots.values(), *self._of_class.values())
 
     def seed_of(self, node: Node) -> int:
         """Return the number that is added to the study's training seed on the way to a node."""
@@ -305,6 +357,7 @@ class SearchPlan:
         is_alone: bool = False,
         needs: Needs | None = None,
         model_rank: float | None = None,
+        numerics: NumericClass | None = None,
     ) -> Node:
         """Make a trial known up to `steps`; return the node that ends there.
 
@@ -321,11 +374,17 @@ class SearchPlan:
             What its stages ask of their workers; None if it has no needs of its own.
         model_rank
             The rank of its model, as in `dasktune.types.Register`.
+        numerics
+            The numeric class that the keys of a new trial name; None if they name none, or it is
+            not chosen.
         """
         path = self.paths.get(trial)
         if path is None:
             own = NONE if needs is None else frozenset({needs})
-            path = Path(self._root_of(trial, seed, is_alone), sequences, own, model_rank)
+            root = self._root_of(trial, seed, is_alone)
+            if numerics is not None or self._homes:
+                root = self._home_of(root, encode_at(sequences, 0), numerics)
+            path = Path(root, sequences, own, model_rank)
             leaf = path.leaf = self._insert(path, steps)
             self.paths[trial] = path
         elif path.leaf.stop < steps:
@@ -342,7 +401,7 @@ class SearchPlan:
         """Add the needs of a trial that was known without them."""
         path.needs = frozenset({needs})
         for node in path.leaf.up():
-            node.needs |= path.needs
+            node.needs |= on_class(path.needs, node.numerics)
 
     def _rank(self, path: Path, model_rank: float) -> None:
         """Add the rank of a trial's model to a trial that was known without it."""
@@ -351,12 +410,76 @@ class SearchPlan:
             node.model_rank = _higher(node.model_rank, model_rank)
 
     def forget_needs(self) -> None:
-        """Forget the needs of all trials: another run may give them others."""
-        if any(path.needs for path in self.paths.values()):
+        """Forget the needs of all trials: another run may give them others.
+
+        A numeric class is forgotten, too, unless keys name it.
+        """
+        if any(node.needs for node in self):
             for node in self:
-                node.needs = NONE
+                if node.numerics is not None and not node.numerics.in_keys:
+                    node.numerics = None
+                node.needs = on_class(NONE, node.numerics)
             for path in self.paths.values():
                 path.needs = NONE
+
+    def bind(self, node: Node, numerics: NumericClass) -> list[Node]:
+        """Have the lineage of a node trained on a numeric class; return its nodes.
+
+        If the keys name the class, the lineage gets these keys, and is told what is known of them.
+        """
+        lineage = node.lineage
+        root = self._root_above(lineage)
+        lineage.bind(numerics, self._root_of_class(root, numerics))
+        if lineage.parent is not root:
+            self._homes[root, encode_at(lineage.sequences, 0)] = self._root_above(lineage)
+        nodes = list(lineage.below())
+        if self._on_new is not None:
+            for each in nodes:
+                self._on_new(each)
+        return nodes
+
+    def forget_states(self, node: Node) -> None:
+        """Forget the states below a node, from which no worker here may go on."""
+        for below in node.below():
+            below.checkpoints, below.metrics = {}, {}
+
+    @property
+    def unbound(self) -> list[Node]:
+        """The first nodes of the lineages for which no numeric class is chosen."""
+        lineages = (each for root in self._roots.values() for each in root.children.values())
+        return [lineage for lineage in lineages if lineage.numerics is None]
+
+    def look_up(self, *, plain: bool) -> None:
+        """Set whether nodes of unbound lineages are told what is known by keys without a class."""
+        if plain and not self.looks_up and self._on_new is not None:
+            for lineage in self.unbound:
+                for node in list(lineage.below()):
+                    self._on_new(node)
+        self.looks_up = plain
+
+    def _home_of(self, root: Node, first: bytes, numerics: NumericClass | None) -> Node:
+        """Return the root of a lineage, after binding it to a numeric class if one is given."""
+        if numerics is not None and (root, first) not in self._homes:
+            lineage = root.children.get(first)
+            if lineage is not None and lineage.numerics is None:
+                self.bind(lineage, numerics)
+            elif lineage is None:
+                self._homes[root, first] = self._root_of_class(root, numerics)
+        return self._homes.get((root, first), root)
+
+    def _root_of_class(self, root: Node, numerics: NumericClass) -> Node:
+        """Return the state before any step that keys of a numeric class begin with."""
+        if not numerics.in_keys:
+            return root
+        home = self._of_class.get((root, numerics))
+        if home is None:
+            home = self._of_class[root, numerics] = Node(self._count, None, (0, 0), {})
+            self._count += 1
+            self._seeds[home] = self._seeds[root]
+            home.curves, home.is_alone, home.numerics = self.curves, root.is_alone, numerics
+            home.checkpoints[0] = None
+            home._end = root.chain_at(0).named(numerics.facts)
+        return home
 
     def remove(self, trial: int) -> list[Node]:
         """Forget a trial; return its nodes, which stay with all that is known of them."""
@@ -446,16 +569,17 @@ class SearchPlan:
             child = at.children.get(first)
             if child is None:
                 at = self._add_below(at, first, sequences, steps)
-                at.passing, at.needs, at.model_rank = 1, needs, path.model_rank
-                if self._on_new is not None:
+                at.passing, at.model_rank = 1, path.model_rank
+                at.needs = on_class(needs, at.numerics)
+                if self._on_new is not None and (self.looks_up or at.numerics is not None):
                     self._on_new(at)
                 continue
             limit = min(child.stop, steps)
             part = shared_until(child.sequences, sequences, child.start, limit)
             at = child if part == child.stop else self._split(child, part)
             at.passing += 1
-            if not needs <= at.needs:
-                at.needs |= needs
+            if needs and not needs <= at.needs:
+                at.needs |= on_class(needs, at.numerics)
             at.model_rank = _higher(at.model_rank, path.model_rank)
         return at
 
@@ -477,7 +601,8 @@ class SearchPlan:
         if above is None:
             raise InternalError("the root cannot be split")
         top = self._new_node(above, (node.start, step), node.sequences)
-        top.passing, top.needs, top.model_rank = node.passing, node.needs, node.model_rank
+        top.passing, top.needs, top.numerics = node.passing, node.needs, node.numerics
+        top.model_rank = node.model_rank
         above.children[encode_at(node.sequences, node.start)] = top
         top.children[encode_at(node.sequences, step)] = node
         node.parent, node.start = top, step

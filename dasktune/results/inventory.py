@@ -303,6 +303,7 @@ def _planned(study: StudyRow, rows: Iterable[TrialRow]) -> tuple[SearchPlan, int
             plan.register(
                 *(trial.number, trial.lineage, until, trial.seed),
                 is_alone=trial.alone is not None,
+                numerics=trial.numeric_class,
             )
     return plan, count
 

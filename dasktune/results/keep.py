@@ -63,6 +63,7 @@ def kept_keys(database: Database, row: StudyRow, keep: Keep) -> list[str]:
         plan.register(
             *(trial.number, trial.lineage, trial.steps, trial.seed),
             is_alone=trial.alone is not None,
+            numerics=trial.numeric_class,
         ).key_at(trial.steps)
         for trial in best
     ]

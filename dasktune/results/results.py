@@ -453,6 +453,7 @@ class StudyResults:
                 dispatcher.register(
                     *(trial.number, trial.lineage, trial.max_steps, trial.seed),
                     is_alone=trial.alone is not None,
+                    numerics=trial.numeric_class,
                 )
             unread = tuple(known_states.unread)
             commits = known_states.read_commits(unread)

@@ -8,6 +8,7 @@
     leases/<root>/<key>                             the lease on the step that makes this key
     wishes/<root>/<run>-0                           save requests of a driver
     verdicts/<fingerprint>/<environment>            verdict of a resume check
+    classes/<fingerprint>                           the numeric class that no state keys name
     drivers/<run>                                   the leases that a running driver holds
     probes/<name>/                                  short-lived files of ``dasktune doctor``
     probes/clock                                    written to learn the store's time
@@ -37,6 +38,9 @@ SAVE_REQUESTS = "wishes"
 
 VERDICTS = "verdicts"
 """Folder of the verdicts of resume checks."""
+
+CLASSES = "classes"
+"""Folder of the numeric classes that no state keys of a fingerprint name."""
 
 DRIVERS = "drivers"
 """Folder of the running drivers."""
@@ -194,6 +198,12 @@ def verdict_path(fingerprint: str, environment: str) -> str:
     """Return the path of the verdict that was found in an environment."""
     refuse(problems_of(environment=environment))
     return f"{verdict_folder(fingerprint)}/{environment}"
+
+
+def class_path(fingerprint: str) -> str:
+    """Return the path of the numeric class that no state keys of a fingerprint name."""
+    refuse(problems_of(fingerprint=fingerprint))
+    return f"{CLASSES}/{fingerprint}"
 
 
 def driver_path(holder: str) -> str:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dasktune.driver.numerics import PORTABLE
 from dasktune.errors import ConfigurationError, name_problems, refuse, shown, unknown
 from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.audits import SHARE, audit_problems
@@ -55,6 +56,7 @@ class StudyConfig:
     needs: GivenNeeds | NeedsFunction | None = None
     depends_on: Iterable[object] = ()
     reuse: str = "code"
+    portable: bool | None = None
     on_nan: str = "rank"
     mirror: Any = field(default=None, repr=False)
     budget: str | int | None = None
@@ -168,6 +170,8 @@ class StudyConfig:
             "direction": _direction_json(self.direction),
             "seed": self.seed,
             "merge": self.merges,
+            # Versions of packages are of no use if the next GPU rounds otherwise.
+            PORTABLE: False if self.reuse == "exact" else self.portable,
             "trainer": "none" if self.trainer is None else self.trainer.__qualname__,
         }
 
@@ -182,6 +186,10 @@ class StudyConfig:
             problems.append(f"seed must be an int, got {self.seed!r}")
         if self.reuse not in ("code", "exact"):
             problems.append(unknown("reuse", self.reuse, ("code", "exact")))
+        if self.portable is not None and type(self.portable) is not bool:
+            problems.append(f"portable must be True, False or None, got {shown(self.portable)}")
+        elif self.portable and self.reuse == "exact":
+            problems.append("portable must be False or None with reuse='exact', got True")
         known = () if problems or self.trainer is None else metric_names(self.trainer)
         if known:
             problems += [

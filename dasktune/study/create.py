@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from dasktune.driver.numerics import PORTABLE
 from dasktune.errors import ConfigurationError, refuse
 from dasktune.graph.audits import SHARE
 from dasktune.graph.keys import root_key
@@ -51,6 +52,7 @@ def create_study(
     needs: GivenNeeds | NeedsFunction | None = None,
     depends_on: Iterable[object] = (),
     reuse: str = "code",
+    portable: bool | None = None,
     on_nan: str = "rank",
     mirror: Any = None,
     budget: str | int | None = None,
@@ -101,7 +103,15 @@ def create_study(
         Further functions, classes or modules whose code decides the result.
     reuse
         ``code`` reuses states of the same code, config and data; ``exact`` also demands
-        the same versions of Python, NumPy, torch (where it is installed) and dasktune.
+        the same versions of Python, NumPy, torch (where it is installed) and dasktune, and
+        hardware as with ``portable=False``.
+    portable
+        Whether a trial may go on where the same steps give other bits: on another model of GPU,
+        or on a processor of another architecture. False: all trials with the same values at step 0
+        train on one kind of hardware, the one that begins them, and states of others do not serve
+        them. True: a trial may change at the border of a stage; its results are then those of a
+        trial alone up to rounding only. None: processors are one kind, and each model of GPU is
+        one.
     on_nan
         ``rank`` ranks a metric that is NaN or infinite below all others, ``fail`` ends its
         trial as a failure.
@@ -152,6 +162,7 @@ def create_study(
             needs=needs,
             depends_on=depends_on,
             reuse=reuse,
+            portable=portable,
             on_nan=on_nan,
             mirror=mirror,
             budget=budget,
@@ -274,7 +285,7 @@ def _open_row(
         f"study {name!r} was created with {_shown(row.spec, field)}, got "
         f"{_shown(spec, field)}{_differing(row.spec, spec, field)}; another one needs another "
         "name"
-        for field in ("fingerprint", "metric", "direction", "seed", "merge")
+        for field in ("fingerprint", "metric", "direction", "seed", "merge", "portable")
         if not _is_equal(row.spec, spec, field)
     )
     refuse(_store_problems(name, row.spec, spec))
@@ -308,6 +319,8 @@ def _warn_of_gaps(name: str, spec: Mapping[str, Any]) -> None:
 
 def _is_equal(before: Mapping[str, Any], now: Mapping[str, Any], field: str) -> bool:
     """Return whether a study of the database may be opened with a field of the configuration."""
+    if field == PORTABLE and field not in before:
+        return True  # it was created before, and takes all workers for alike
     if field != "fingerprint" or not is_outdated(before) or now["fingerprint"] == "none":
         return bool(before.get(field) == now[field])
     return not before.get("parts") or not _differing_parts(before, now)

@@ -20,6 +20,7 @@ from dasktune.algos.stopping import beyond_bounds
 from dasktune.driver.audit_notes import AuditDifferenceError, AuditFailure, figures_of
 from dasktune.driver.history import TunerPlace
 from dasktune.driver.interrupt import interruptible
+from dasktune.driver.numerics import rule_of
 from dasktune.driver.run import (
     AuditTerms,
     StudyRun,
@@ -573,6 +574,7 @@ class Optimizer:
             kept_elsewhere=partial(kept_elsewhere, self._results.database, results.row.id),
             weight=self._config.weight,
             keeper=beginning.keeper,
+            numerics=rule_of(results.row),
         )
         shows = sys.stderr.isatty() if progress is None else progress
         with (

@@ -10,7 +10,7 @@ import pytest
 
 from dasktune.cluster.workers import Workers
 from dasktune.graph.events import WorkerJoined
-from dasktune.needs import NO_NEEDS
+from dasktune.needs import NO_NEEDS, NumericClass
 from dasktune.trainer.code import pack
 from dasktune.worker.hardware import hardware_of
 from dasktune.worker.job import JobPlan
@@ -63,6 +63,6 @@ def test_workers_say_class_and_tags_of_their_environment(tmp_path: Path) -> None
         events = {event.kind: (event.tags, event.numerics) for event in joined(client, tmp_path)}
     own = hardware_of({})
     assert events == {
-        own.name: (own.tags, own.numerics),
-        "old": (own.tags | {"lab3"}, "avx2"),
+        own.name: (own.tags, NumericClass(name=own.numerics)),
+        "old": (own.tags | {"lab3"}, NumericClass(name="avx2")),
     }

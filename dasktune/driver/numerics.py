@@ -1,0 +1,139 @@
+"""The numeric classes of a run's workers, and which of them state keys name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from dasktune.graph.events import WorkerJoined
+from dasktune.needs import NumericClass
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.database.database import Database
+from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.numerics import record_class, recorded_class
+from dasktune.trainer.environment import NUMERICS
+
+PORTABLE = "portable"
+"""Name in a study's description of what `dasktune.create_study` was given."""
+
+ANY = "any"
+"""The numeric class of all workers of a study whose states are portable."""
+
+CPU = "cpu"
+"""The numeric class of all processors, unless a study tells architectures apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumericRule:
+    """The rule by which workers of a run are of one numeric class or of several.
+
+    Parameters
+    ----------
+    portable
+        See `dasktune.create_study`.
+    fingerprint
+        Names the trainer in the store, or the study if it shares nothing.
+    root
+        The key under which the database has the states whose keys name no class.
+    """
+
+    portable: bool | None
+    fingerprint: str
+    root: str
+
+    def class_of(self, name: str) -> str:
+        """Return the class of workers whose hardware has a numeric class of this name.
+
+        Examples
+        --------
+        >>> rules = [NumericRule(portable=each, fingerprint="", root="")
+        ...          for each in (None, False, True)]
+        >>> [rule.class_of("cpu x86_64") for rule in rules]
+        ['cpu', 'cpu x86_64', 'any']
+        >>> [rule.class_of("cuda NVIDIA H100 PCIe") for rule in rules]
+        ['cuda NVIDIA H100 PCIe', 'cuda NVIDIA H100 PCIe', 'any']
+        """
+        if self.portable:
+            return ANY
+        if self.portable is None and name.partition(" ")[0] == CPU:
+            return CPU
+        return name
+
+
+def rule_of(row: StudyRow) -> NumericRule | None:
+    """Return the rule of a study; None for one that was created before there were classes."""
+    spec = row.spec
+    if PORTABLE not in spec:
+        return None
+    # A study that shares no states has a root of its own.
+    name = str(spec["fingerprint"]) if spec["merge"] else row.root
+    return NumericRule(portable=spec[PORTABLE], fingerprint=name, root=row.root)
+
+
+class NumericClasses:
+    """Tells the workers of a run apart by their numeric classes.
+
+    Parameters
+    ----------
+    rule
+        How they are told apart; None takes all workers for one class, which no key names.
+    store, database
+        The run's.
+
+    Attributes
+    ----------
+    plain
+        The class that no keys name; None before a worker has joined.
+    """
+
+    def __init__(
+        self, rule: NumericRule | None, store: CheckpointStore, database: Database
+    ) -> None:
+        self._rule = rule
+        self._store = store
+        self._database = database
+        self.plain: NumericClass | None = None
+
+    def of(self, joined: Sequence[WorkerJoined]) -> list[WorkerJoined]:
+        """Return workers that have joined, with their classes as the rule has them.
+
+        Raises
+        ------
+        StorageError
+            If the store cannot be read or written.
+        """
+        rule = self._rule
+        if rule is None or not joined:
+            return [replace(event, numerics=None) for event in joined]
+        names = ["" if event.numerics is None else event.numerics.name for event in joined]
+        if self.plain is None:
+            self.plain = NumericClass(name=self._plain_class(rule, names))
+        return [
+            replace(event, numerics=NumericClass(name=name, in_keys=name != self.plain.name))
+            for event, name in zip(joined, map(rule.class_of, names), strict=True)
+        ]
+
+    def _plain_class(self, rule: NumericRule, names: Collection[str]) -> str:
+        """Return the class that no keys name; the first run in a store records it."""
+        recorded = recorded_class(self._store.files, rule.fingerprint)
+        if recorded is None:
+            [(most, _)] = Counter(names).most_common(1)
+            # The whole name is recorded, since other studies may tell architectures apart.
+            own = ANY if rule.portable else self._class_before(rule, names) or most
+            recorded = record_class(self._store.files, rule.fingerprint, own)
+        return recorded if rule.portable else rule.class_of(recorded)
+
+    def _class_before(self, rule: NumericRule, names: Collection[str]) -> str | None:
+        """Return the class of a state that was stored before classes were recorded, if any.
+
+        Of a GPU only its kind was recorded: it is taken for one that the run has.
+        """
+        keys = [row.key for row in self._database.checkpoints(rule.root)]
+        commit = next(iter(self._store.commits(keys[:1]).values()), None)
+        if commit is None:
+            return None
+        if NUMERICS in commit.environment:
+            return str(commit.environment[NUMERICS])
+        device = str(commit.environment.get("device", "")).partition(":")[0]
+        return next((name for name in names if name.partition(" ")[0] == device), device or None)

@@ -1,0 +1,151 @@
+"""Studies on workers of several numeric classes: real clusters, processes and stores."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dasktune as dt
+from dasktune.errors import ClusterError, ConfigurationError
+from dasktune.sequences import Piecewise
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.trainer.environment import NUMERICS
+from tests.unlike_workers import unlike_processes
+
+ONE, OTHER = {"DASKTUNE_NUMERICS": "one"}, {"DASKTUNE_NUMERICS": "other"}
+STEPS = 8
+
+
+class Rounding(dt.Trainer):
+    """Counts the steps that it trained on each numeric class, as if the classes rounded so."""
+
+    def build(self, hp: Any) -> None:
+        self.steps = [0.0, 0.0]
+
+    def setup(self, hp: Any) -> None:
+        self.lr = hp["lr"]
+
+    def train(self) -> None:
+        is_other = os.environ.get("DASKTUNE_NUMERICS") == "other"
+        self.steps[is_other] += self.lr
+
+    def evaluate(self) -> dict[str, float]:
+        return {"one": self.steps[0], "other": self.steps[1]}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": list(self.steps)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = list(state["steps"])
+
+
+def study(folder: Path, name: str = "s", **arguments: Any) -> dt.Study:
+    return dt.create_study(
+        Rounding, name=name, metric="one", storage=str(folder), load_if_exists=True, **arguments
+    )
+
+
+def tuner(trials: int = 6) -> dt.algos.Grid:
+    """Return a tuner of three lineages, the trials of each parting at step 3 or 5."""
+    lr = [Piecewise([1 + each % 3, 9], [3 + each // 3 * 2]) for each in range(trials)]
+    return dt.algos.Grid(dt.Space(lr=lr), max_steps=STEPS)
+
+
+def optimize(of: dt.Study, *environments: dict[str, str], **arguments: Any) -> None:
+    with unlike_processes(*environments) as client:
+        of.optimize(
+            tuner(), client=client, check=False, progress=False, last_line=False, **arguments
+        )
+
+
+def classes_of(of: dt.Study) -> list[set[str]]:
+    """Return the classes that each trial was trained on, by what its metrics count."""
+    return [{name for name, steps in trial.metrics[STEPS].items() if steps} for trial in of.trials]
+
+
+@pytest.mark.process
+def test_no_trial_is_trained_on_two_classes(tmp_path: Path) -> None:
+    mixed = study(tmp_path)
+    optimize(mixed, ONE, OTHER)
+    classes = classes_of(mixed)
+    assert {"one"} in classes
+    assert {"other"} in classes, "neither stays idle"
+    assert all(len(each) == 1 for each in classes)
+    assert classes[:3] == classes[3:], "trials that share a trunk go together"
+    summary = mixed.summary()
+    assert (summary["steps_repeated"], summary["steps_executed"]) == (0, summary["steps_unique"])
+    for commit in commits_of(tmp_path):
+        assert commit.environment[NUMERICS] in ("one", "other")
+
+
+@pytest.mark.process
+def test_study_on_another_class_trains_its_own_states(tmp_path: Path) -> None:
+    first, second, third = (study(tmp_path, name) for name in ("first", "second", "third"))
+    optimize(first, ONE)
+    optimize(second, OTHER)
+    assert classes_of(first) == [{"one"}] * 6
+    assert classes_of(second) == [{"other"}] * 6
+    assert second.summary()["steps_executed"] == first.summary()["steps_executed"]
+    optimize(third, OTHER)
+    assert third.summary()["steps_executed"] == 0, "states of its own class serve it"
+    assert [trial.metrics for trial in third.trials] == [trial.metrics for trial in second.trials]
+    reopened = study(tmp_path, "second")
+    assert [trial.metrics for trial in reopened.trials] == [t.metrics for t in second.trials]
+    assert reopened.trial_state(0)["steps"][0] == 0.0
+
+
+@pytest.mark.process
+def test_trials_go_on_where_they_began_in_the_next_run(tmp_path: Path) -> None:
+    limits = dt.Limits(steps=12)
+    optimize(study(tmp_path), ONE, OTHER, limits=limits)
+    again = study(tmp_path)
+    optimize(again, OTHER, ONE)
+    classes = classes_of(again)
+    assert all(len(each) == 1 for each in classes)
+    assert classes[:3] == classes[3:]
+
+
+@pytest.mark.process
+def test_study_whose_class_is_gone_is_refused_by_name(tmp_path: Path) -> None:
+    optimize(study(tmp_path), ONE, limits=dt.Limits(steps=4))
+    with pytest.raises(ClusterError, match="numeric class 'one', on which its steps began"):
+        optimize(study(tmp_path), OTHER)
+
+
+@pytest.mark.process
+def test_portable_trials_may_change_their_class(tmp_path: Path) -> None:
+    optimize(study(tmp_path, portable=True), ONE, limits=dt.Limits(steps=4))
+    again = study(tmp_path, portable=True)
+    optimize(again, OTHER)
+    assert {"one", "other"} in classes_of(again)
+    assert {each.environment[NUMERICS] for each in commits_of(tmp_path)} == {"one", "other"}
+
+
+def commits_of(folder: Path) -> list[Any]:
+    """Return the commits of a store."""
+    store = CheckpointStore(str(folder))
+    return list(store.commits(store.keys()).values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"portable": "yes"}, "portable must be True, False or None"),
+        ({"portable": 1}, "portable must be True, False or None"),
+        ({"portable": True, "reuse": "exact"}, "portable must be False or None with reuse="),
+    ],
+)
+def test_impossible_portable_is_refused(
+    tmp_path: Path, arguments: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        study(tmp_path, **arguments)
+
+
+def test_study_keeps_what_portable_it_was_created_with(tmp_path: Path) -> None:
+    study(tmp_path)
+    with pytest.raises(ConfigurationError, match="created with portable None, got portable True"):
+        study(tmp_path, portable=True)
