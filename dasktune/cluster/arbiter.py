@@ -16,7 +16,7 @@ from distributed import Client, Scheduler, SchedulerPlugin
 from dasktune.cluster.scheduler import add_plugin
 from dasktune.engine.timeouts import SCHEDULER_ANSWER_SECONDS, SILENT_SECONDS
 from dasktune.errors import ConfigurationError
-from dasktune.graph.shares import Claim, Lending
+from dasktune.graph.shares import AwaitedStage, Claim, Lending
 
 NAME = "dasktune-arbiter"
 CLAIM = "dasktune_claim"
@@ -29,7 +29,7 @@ class ArbiterPlugin(SchedulerPlugin):
     Parameters
     ----------
     lending
-        Decides.
+        Decides who has which workers.
     silent_seconds
         How long a run that claims nothing keeps its workers.
     """
@@ -40,7 +40,7 @@ class ArbiterPlugin(SchedulerPlugin):
     def __init__(
         self, lending: Lending | None = None, silent_seconds: float = SILENT_SECONDS
     ) -> None:
-        self._lending = lending or Lending()
+        self.lending = lending or Lending()
         self._silent_seconds = silent_seconds
 
     async def start(self, scheduler: Scheduler) -> None:
@@ -48,6 +48,8 @@ class ArbiterPlugin(SchedulerPlugin):
         self._scheduler = scheduler
         self._clients: dict[str, str] = {}
         self._heard: dict[str, float] = {}
+        self._runs: dict[str, str] = {}
+        """The runs by the name under which they hold leases."""
         scheduler.handlers[CLAIM] = self.claim
         scheduler.handlers[LEAVE] = self.leave
         for worker in scheduler.workers:
@@ -60,13 +62,13 @@ class ArbiterPlugin(SchedulerPlugin):
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Lend a worker that is new."""
-        self._lending.join(worker, time.monotonic())
+        self.lending.join(worker, time.monotonic())
 
     def remove_worker(
         self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
     ) -> None:
         """Lend a worker no more."""
-        self._lending.lose(worker, time.monotonic())
+        self.lending.lose(worker, time.monotonic())
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Take back the workers of a driver that is gone."""
@@ -81,8 +83,17 @@ class ArbiterPlugin(SchedulerPlugin):
         weight: float,
         busy: Collection[str],
         usable: Collection[str] | None,
+        holder: str = "",
+        awaits: Collection[tuple[str, str]] = (),
     ) -> dict[str, object]:
         """Answer a run's claim: see `dasktune.graph.shares.Lending.claim`.
+
+        Parameters
+        ----------
+        holder
+            The name under which the run holds leases; empty if it holds none.
+        awaits
+            The stages that it waits for: who holds their leases, and their keys.
 
         Returns
         -------
@@ -95,15 +106,22 @@ class ArbiterPlugin(SchedulerPlugin):
         except ConfigurationError as error:
             return {"problem": str(error)}
         now = time.monotonic()
+        if holder:
+            self._runs[str(holder)] = str(run)
         self._clients[str(run)], self._heard[str(run)] = str(client), now
         for silent in [name for name, at in self._heard.items() if now - at > self._silent_seconds]:
             self.leave(silent)
-        lent = self._lending.claim(
+        lent = self.lending.claim(
             str(run),
             claim,
             now,
             frozenset(map(str, busy)),
             None if usable is None else frozenset(map(str, usable)),
+            frozenset(
+                AwaitedStage(self._runs[str(other)], str(key))
+                for other, key in awaits
+                if str(other) in self._runs
+            ),
         )
         runs = len(self._clients)
         return {"lent": None if runs == 1 else sorted(lent), "runs": runs}
@@ -112,7 +130,8 @@ class ArbiterPlugin(SchedulerPlugin):
         """Take back the workers of a run that has ended."""
         if self._clients.pop(run, None) is not None:
             del self._heard[run]
-            self._lending.leave(run, time.monotonic())
+            self._runs = {name: other for name, other in self._runs.items() if other != run}
+            self.lending.leave(run, time.monotonic())
 
 
 def add_arbiter(client: Client) -> bool:

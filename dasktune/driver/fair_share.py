@@ -14,6 +14,7 @@ from typing import Any
 from distributed import Client
 
 from dasktune.cluster.arbiter import CLAIM, LEAVE, add_arbiter
+from dasktune.driver.shared_stages import NoSharing, SharedStages
 from dasktune.engine.timeouts import (
     CLAIM_SECONDS,
     SCHEDULER_ANSWER_SECONDS,
@@ -64,7 +65,14 @@ class FairShare:
         self._answered = self._now
         if self._client is None:
             return
-        self._claim = {"workers": 1, "weight": self._weight, "busy": [], "usable": None}
+        self._claim = {
+            "workers": 1,
+            "weight": self._weight,
+            "busy": [],
+            "usable": None,
+            "holder": "",
+            "awaits": [],
+        }
         self._ask_once()
         if self._thread is None:
             self._thread = threading.Thread(target=self._go_on, daemon=True)
@@ -75,7 +83,9 @@ class FairShare:
         """The last answer; all workers before the first."""
         return Lent(workers=self._lent)
 
-    def turn(self, now: float, count_usable: Callable[[], int]) -> None:
+    def turn(
+        self, now: float, count_usable: Callable[[], int], sharing: SharedStages | NoSharing
+    ) -> None:
         """Set what is claimed: now and then, and as soon as a worker can be given back.
 
         Parameters
@@ -84,6 +94,8 @@ class FairShare:
             Seconds.
         count_usable
             Returns how many workers the run can use now.
+        sharing
+            Knows the stages that the run waits for because other drivers train them.
         """
         self._now = now
         withheld = frozenset(self._view.withheld)
@@ -98,6 +110,8 @@ class FairShare:
             "busy": busy,
             # None are known at first. Of a device that workers share, one study has it all.
             "usable": [*self._view.claimable] or None,
+            "holder": sharing.holder,
+            "awaits": sharing.awaited(),
         }
         self._wake.set()
 

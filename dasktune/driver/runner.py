@@ -706,7 +706,8 @@ class DaskRunner:
         """Write the run status now and then, and claim the run's share of the workers."""
         self._heartbeat.turn(self._sharing)
         # No more than all workers can be lent.
-        self._share.turn(self._now(), lambda: self._count_usable(len(self._engine.view.slots)))
+        most = len(self._engine.view.slots)
+        self._share.turn(self._now(), lambda: self._count_usable(most), self._sharing)
 
     def _count_usable(self, most: int) -> int:
         """Return how many workers can be used now, counted up to `most`."""

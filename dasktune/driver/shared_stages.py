@@ -76,6 +76,15 @@ class NoSharing:
         """Return no driver."""
         return []
 
+    @property
+    def holder(self) -> str:
+        """The name under which the run holds leases: empty."""
+        return ""
+
+    def awaited(self) -> list[tuple[str, str]]:
+        """Return no stage."""
+        return []
+
     def unanswered(self) -> float | None:
         """Return None: no lease is asked for."""
 
@@ -196,6 +205,17 @@ class SharedStages:
             for attempt, waiting in self._waiting.items()
             if attempt in attempts
         ]
+
+    @property
+    def holder(self) -> str:
+        """The name under which the run holds leases."""
+        return self._leasing.holder
+
+    def awaited(self) -> list[tuple[str, str]]:
+        """Return the stages that other drivers train: who holds the lease, and its key."""
+        attempts = self._view.attempts
+        leases = (each.lease for name, each in self._waiting.items() if name in attempts)
+        return sorted({(lease.holder, lease.of or lease.key) for lease in leases})
 
     def unanswered(self) -> float | None:
         """Return the age in seconds of the oldest lease request without answer, or None."""

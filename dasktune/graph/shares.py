@@ -3,16 +3,21 @@
 Each study says how many workers it can use. The workers are shared out fairly by weight under
 these maxima, and what no study can use is lent all the same, since it may be taken back at once.
 A worker that trains is taken back at a step border: its study saves the stage, then gives it up.
+
+Studies with one store train no step twice: a study may wait for a stage that another one trains.
+Such a stage counts in equal parts for the study that trains it and for those that wait for it.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 from itertools import pairwise
+from typing import NamedTuple
 
 from dasktune.errors import refuse
 
@@ -70,7 +75,10 @@ def weight_problems(weight: object) -> list[str]:
 
 
 def even_shares(
-    claims: Mapping[str, Claim], workers: float, has: Mapping[str, float] | None = None
+    claims: Mapping[str, Claim],
+    workers: float,
+    has: Mapping[str, float] | None = None,
+    gains: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Share out workers by water-filling: max-min fair by weight, under each study's maximum.
 
@@ -84,6 +92,9 @@ def even_shares(
         How many there are.
     has
         What each study has of other workers; None if they have nothing.
+    gains
+        What each study gets from workers of others, less what others get from its own; None if
+        they share no stage. Its workers and its gain together are its fair part.
 
     Returns
     -------
@@ -98,13 +109,20 @@ def even_shares(
     >>> even_shares({"first": Claim(workers=32), "second": Claim(workers=64)}, 32)
     {'first': 16.0, 'second': 16.0}
 
+    The second study waits for 8 stages of the first one, which count for both by half:
+
+    >>> both = {"first": Claim(workers=32), "second": Claim(workers=64)}
+    >>> even_shares(both, 32, gains={"first": -4.0, "second": 4.0})
+    {'first': 20.0, 'second': 12.0}
+
     References
     ----------
     Li et al., "A System for Massively Parallel Hyperparameter Tuning", section 5.3.
     """
     had = {name: 0.0 if has is None else float(has[name]) for name in claims}
+    gain = {name: 0.0 if gains is None else gains[name] for name in claims}
     spans = {
-        name: (had[name] / claim.weight, claim.workers / claim.weight)
+        name: ((had[name] + gain[name]) / claim.weight, (claim.workers + gain[name]) / claim.weight)
         for name, claim in claims.items()
         if had[name] < claim.workers
     }
@@ -118,7 +136,9 @@ def even_shares(
         if reached < high:
             break
     rises = {
-        name: max(had[name], min(float(claims[name].workers), reached * claims[name].weight))
+        name: max(
+            had[name], min(float(claims[name].workers), reached * claims[name].weight - gain[name])
+        )
         for name in spans
     }
     return {**had, **rises}
@@ -147,13 +167,15 @@ def _fill(
     return given
 
 
-def _fill_in_turn(has: dict[str, int], claims: Mapping[str, Claim], workers: int) -> list[str]:
+def _fill_in_turn(
+    has: dict[str, int], claims: Mapping[str, Claim], workers: int, gains: Mapping[str, float]
+) -> list[str]:
     """Give workers to studies below their claims; return which study got each.
 
     Each gets the whole part of its even share. What is left of the workers goes to the first
     studies that miss a part of a worker: all of them get it in turn, also the lightest.
     """
-    even = even_shares(claims, workers, has)
+    even = even_shares(claims, workers, has, gains)
     whole = {name: math.floor(even[name] + _ALMOST) - has[name] for name in claims}
     given = [name for name, count in whole.items() for _ in range(count)]
     parted = [name for name in claims if even[name] - math.floor(even[name] + _ALMOST) > _ALMOST]
@@ -163,12 +185,20 @@ def _fill_in_turn(has: dict[str, int], claims: Mapping[str, Claim], workers: int
     return given
 
 
+class AwaitedStage(NamedTuple):
+    """A stage that a study waits for: the study that trains it, and a name for it."""
+
+    study: str
+    stage: str
+
+
 @dataclass(slots=True)
 class _Borrower:
     """A study: what it claims, its workers in the order in which it got them, those it must return.
 
     `usable` are those that it can use, of all workers; None for all. `busy` are those that have a
-    stage now; `short_since` is when its workers became too few.
+    stage now; `awaits` are the stages of other studies that it waits for; `short_since` is when its
+    workers became too few.
     `owed` is how many worker seconds it got too few, less those that it got too many.
     """
 
@@ -177,6 +207,7 @@ class _Borrower:
     recalled: dict[str, None] = field(default_factory=dict)
     usable: frozenset[str] | None = None
     busy: frozenset[str] = frozenset()
+    awaits: frozenset[AwaitedStage] = frozenset()
     short_since: float | None = None
     owed: float = 0.0
 
@@ -235,6 +266,7 @@ class Lending:
         now: float,
         busy: frozenset[str] = frozenset(),
         usable: frozenset[str] | None = None,
+        awaits: frozenset[AwaitedStage] = frozenset(),
     ) -> frozenset[str]:
         """Set what a study asks for; return the workers that it may use now.
 
@@ -250,6 +282,8 @@ class Lending:
             The workers on which it has a stage. All others that it shall return are returned.
         usable
             The workers that have what its stages need; None for all. It is lent no others.
+        awaits
+            The stages of other studies that it waits for, instead of training them itself.
 
         Returns
         -------
@@ -258,6 +292,7 @@ class Lending:
         """
         borrower = self._studies.setdefault(study, _Borrower(claim))
         borrower.claim, borrower.busy, borrower.usable = claim, busy, usable
+        borrower.awaits = awaits
         useless = [worker for worker in borrower.workers if not borrower.can_use(worker)]
         borrower.recalled.update(dict.fromkeys(useless))
         self._take_back(borrower)
@@ -275,6 +310,27 @@ class Lending:
         """Return the workers that a study may use."""
         borrower = self._studies[study]
         return frozenset(borrower.workers.keys() - borrower.recalled.keys())
+
+    def gains(self) -> dict[str, float]:
+        """Return the workers of others that serve each study, less its own that serve others.
+
+        A stage counts in equal parts for the study that trains it and for those that wait for it.
+        """
+        waiting: dict[AwaitedStage, list[str]] = {}
+        for name, borrower in self._studies.items():
+            for awaited in borrower.awaits:
+                if awaited.study in self._studies and awaited.study != name:
+                    waiting.setdefault(awaited, []).append(name)
+        stages = Counter(awaited.study for awaited in waiting)
+        gains = dict.fromkeys(self._studies, 0.0)
+        for (study, _), names in waiting.items():
+            # A worker has one stage or two: it trains one of them, and the other one is next.
+            workers = min(1.0, len(self._studies[study].busy) / stages[study])
+            part = workers / (1 + len(names))
+            gains[study] -= part * len(names)
+            for name in names:
+                gains[name] += part
+        return gains
 
     def _holder(self, worker: str) -> _Borrower | None:
         return next((each for each in self._studies.values() if worker in each.workers), None)
@@ -324,10 +380,11 @@ class Lending:
     def _even_shares(self) -> dict[str, float]:
         """Return the mean over time of the workers of each study, of those that it can use."""
         claims, shares = self._claims(), dict.fromkeys(self._studies, 0.0)
+        gains = self.gains()
         pools = self._workers_by_users()
         for users in sorted(pools, key=len):
             of_users = {name: claims[name] for name in users}
-            shares |= even_shares(of_users, len(pools[users]), shares)
+            shares |= even_shares(of_users, len(pools[users]), shares, gains)
         return shares
 
     def _claims(self) -> dict[str, Claim]:
@@ -353,7 +410,7 @@ class Lending:
         claims, has = self._claims(), dict.fromkeys(self._studies, 0)
         targets = {users: dict.fromkeys(users, 0) for users in pools}
         most = dict.fromkeys(claims, math.inf)
-        for fill in (_fill_in_turn, partial(_fill, most=most)):
+        for fill in (partial(_fill_in_turn, gains=self.gains()), partial(_fill, most=most)):
             for users in sorted(pools, key=len):
                 of_users = {name: claims[name] for name in users}
                 left = len(pools[users]) - sum(targets[users].values())

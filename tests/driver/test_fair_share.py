@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster, Worker, get_worker
+from distributed import Client, LocalCluster, Scheduler, Worker, get_worker
 
 import dasktune as dt
 from dasktune.cluster.arbiter import CLAIM, NAME, ArbiterPlugin
 from dasktune.driver.fair_share import FairShare
+from dasktune.driver.shared_stages import NoSharing
 from dasktune.engine.timeouts import CLAIM_SECONDS, UNANSWERED_SECONDS
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Lent
@@ -72,12 +73,15 @@ def client() -> Iterator[Client]:
 class Run:
     """A study that runs in a thread of its own."""
 
-    def __init__(self, name: str, folder: Path, client: Client, **options: Any) -> None:
+    def __init__(
+        self, name: str, folder: Path, client: Client, *, store: str = "", **options: Any
+    ) -> None:
         self.study = dt.create_study(
-            Paced, name=name, storage=folder / name, metric="loss", **options
+            Paced, name=name, storage=folder / (store or name), metric="loss", **options
         )
         self._client = client
-        self._thread = threading.Thread(target=self._optimize, args=(name,))
+        # Studies with one store ask for the same trials.
+        self._thread = threading.Thread(target=self._optimize, args=(store or name,))
         self._thread.start()
 
     def _optimize(self, name: str) -> None:
@@ -132,7 +136,31 @@ def test_study_gets_only_workers_that_have_what_it_needs(tmp_path: Path, client:
         closing(Run("disk", tmp_path, client, needs={"DISK": 1})),
     ):
         wait_for_workers_of(any=3, disk=1)
-    assert turns.TRAINING[first] == "disk"
+        # Once the study has ended, the other one has this worker, too.
+        assert turns.TRAINING[first] == "disk"
+
+
+def gains(client: Client) -> list[float]:
+    """Return the gains of all runs, the smallest first."""
+
+    def read(dask_scheduler: Scheduler) -> list[float]:
+        arbiter = dask_scheduler.plugins[NAME]
+        assert isinstance(arbiter, ArbiterPlugin)
+        return list(arbiter.lending.gains().values())
+
+    found: list[float] = client.run_on_scheduler(read)
+    return sorted(found)
+
+
+def test_stage_that_serves_two_studies_counts_half_for_each(tmp_path: Path, client: Client) -> None:
+    with closing(Run("first", tmp_path, client, store="common")):
+        wait_for_workers_of(common=4)
+        assert gains(client) == [0.0]
+        with closing(Run("second", tmp_path, client, store="common")):
+            # The second study wants the trials that the first one trains, and then other ones.
+            wait_until(lambda: turns.PERMITS.release(4) or gains(client)[0] < 0)
+            less, more = gains(client)
+            assert less == -more
 
 
 def test_malformed_claim_is_answered_with_its_problem(client: Client) -> None:
@@ -239,14 +267,14 @@ def test_run_uses_all_workers_after_an_arbiter_failed_for_long(
         share.use(client)
         assert share.lent == Lent(workers=frozenset({"one"}))
         monkeypatch.setattr(FailingLending, "is_broken", True)
-        share.turn(UNANSWERED_SECONDS, lambda: 2)
+        share.turn(UNANSWERED_SECONDS, lambda: 2, NoSharing())
         assert got.get(timeout=60) == Lent(workers=None)
         assert "it uses all of them now" in caplog.text
         monkeypatch.setattr(FailingLending, "is_broken", False)
-        share.turn(UNANSWERED_SECONDS + CLAIM_SECONDS, lambda: 2)
+        share.turn(UNANSWERED_SECONDS + CLAIM_SECONDS, lambda: 2, NoSharing())
         assert got.get(timeout=60) == Lent(workers=frozenset({"one"}))
         monkeypatch.setattr(FailingLending, "is_broken", True)
-        share.turn(UNANSWERED_SECONDS + 2 * CLAIM_SECONDS, lambda: 2)
+        share.turn(UNANSWERED_SECONDS + 2 * CLAIM_SECONDS, lambda: 2, NoSharing())
     assert got.empty(), "patience begins anew with each answer"
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dasktune.errors import ConfigurationError
-from dasktune.graph.shares import Claim, Lending, even_shares
+from dasktune.graph.shares import AwaitedStage, Claim, Lending, even_shares
 from tests.effort import examples
 
 NAMES = ("a", "b", "c", "d")
@@ -74,6 +74,67 @@ def test_no_even_share_grows_but_at_one_that_is_smaller(
     levels = {name: shares[name] / claim.weight for name, claim in claims.items()}
     unmet = [name for name, claim in claims.items() if shares[name] < claim.workers - 1e-9]
     assert all(levels[poor] >= max(levels.values()) - 1e-9 for poor in unmet)
+
+
+@given(CLAIMS, st.integers(0, 80), st.data())
+def test_workers_and_gains_together_are_shared_evenly(
+    claims: dict[str, Claim], workers: int, data: st.DataObject
+) -> None:
+    gains = {name: data.draw(st.integers(-8, 8)) / 2 for name in claims}
+    shares = even_shares(claims, workers, gains=gains)
+    wanted = sum(claim.workers for claim in claims.values())
+    assert math.isclose(sum(shares.values()), min(workers, wanted), abs_tol=1e-9)
+    assert all(0 <= shares[name] <= claim.workers for name, claim in claims.items())
+    levels = {name: (shares[name] + gains[name]) / claim.weight for name, claim in claims.items()}
+    for poor, claim in claims.items():
+        if shares[poor] < claim.workers - 1e-9:
+            rich = [levels[name] for name in claims if shares[name] > 1e-9]
+            assert levels[poor] >= max(rich, default=-math.inf) - 1e-9
+
+
+def awaiting(*stages: tuple[str, str]) -> frozenset[AwaitedStage]:
+    return frozenset(AwaitedStage(*stage) for stage in stages)
+
+
+def shared_by(lending: Lending, awaits: dict[str, frozenset[AwaitedStage]]) -> dict[str, int]:
+    """Return how many workers studies have that could use all 12, and train on all they have."""
+    for now in range(20):
+        for name in awaits:
+            busy = frozenset() if now == 0 else lending.lent(name)
+            lending.claim(name, Claim(workers=12), float(now), busy, awaits=awaits[name])
+    return {name: len(lending.lent(name)) for name in awaits}
+
+
+def test_stage_of_two_studies_counts_half_for_each() -> None:
+    lending = Lending(patience_seconds=0.0)
+    for number in range(12):
+        lending.join(f"w{number}", 0.0)
+    four = awaiting(*(("first", f"stage {number}") for number in range(4)))
+    assert shared_by(lending, {"first": awaiting(), "second": four}) == {"first": 8, "second": 4}
+    assert lending.gains() == {"first": -2.0, "second": 2.0}
+    assert shared_by(lending, {"first": awaiting(), "second": awaiting()}) == {
+        "first": 6,
+        "second": 6,
+    }
+
+
+def test_stage_of_three_studies_counts_a_third_for_each() -> None:
+    lending = Lending(patience_seconds=0.0)
+    for number in range(12):
+        lending.join(f"w{number}", 0.0)
+    awaits = dict.fromkeys(("first", "second", "third"), awaiting(("first", "trunk")))
+    shared_by(lending, awaits)
+    assert lending.gains() == pytest.approx({"first": -2 / 3, "second": 1 / 3, "third": 1 / 3})
+
+
+def test_gains_count_trained_stages_of_other_known_studies_alone() -> None:
+    lending = Lending()
+    lending.join("w0", 0.0)
+    own_and_unknown = awaiting(("first", "own"), ("gone", "stage"))
+    lending.claim("first", Claim(workers=1), 0.0, frozenset({"w0"}), awaits=own_and_unknown)
+    queue = awaiting(("first", "runs"), ("first", "next"))
+    lending.claim("second", Claim(workers=1), 0.0, awaits=queue)
+    assert lending.gains() == {"first": -0.5, "second": 0.5}, "a worker trains one stage at a time"
 
 
 @settings(max_examples=examples(50))
