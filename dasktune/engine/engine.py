@@ -766,8 +766,12 @@ class Engine:
         except ConfigurationError as error:
             self._without_needs[trial.number] = str(error)
             return
-        if trial.number not in self._dispatcher.plan.paths and trial.use_devices(devices):
-            self._changed[trial.number] = None
+        if not trial.use_devices(devices):
+            return
+        self._changed[trial.number] = None
+        if trial.number in self._dispatcher.plan.paths:
+            # The study has read it as it was; it asks for nothing yet, and is made known anew.
+            self._dispatcher.plan.remove(trial.number)
 
     def _needs(self, trial: TrialRecord) -> Needs | None:
         """Return a trial's own needs: its tuner's, or those of its configuration."""

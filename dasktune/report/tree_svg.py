@@ -177,7 +177,8 @@ def _values(node: Node) -> list[str]:
         for name, function in node.sequences.items()
     }
     return [
-        f"{name} = {number(first)}" + (f" to {number(last)}" if last != first else "")
+        f"{name.removeprefix('dasktune:')} = {number(first)}"
+        + (f" to {number(last)}" if last != first else "")
         for name, (first, last) in values.items()
     ]
 

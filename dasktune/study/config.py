@@ -19,7 +19,7 @@ from dasktune.needs import NO_NEEDS, GivenNeeds, Needs, NeedsFunction, needs_fro
 from dasktune.results.keep import DEFAULT
 from dasktune.storage.layout import slug
 from dasktune.storage.retention import Keep, Retention, bytes_of, retention_problems
-from dasktune.trainer.base import problems_of
+from dasktune.trainer.base import divides, problems_of
 from dasktune.trainer.environment import environment
 from dasktune.trainer.fingerprint.fingerprint import RULE, Fingerprint, fingerprint
 from dasktune.trainer.metrics import metric_names
@@ -138,7 +138,7 @@ class StudyConfig:
 
         None if each trial is trained on one device, since the trainer does not divide itself.
         """
-        if not getattr(self.trainer, "divides", False):
+        if not divides(self.trainer):
             return None
         needs = self.options.needs
         return lambda own: (needs if own is None else own).devices()
@@ -220,7 +220,7 @@ class StudyConfig:
         if not callable(self.needs):
             problems = needs_problems(self.needs)
             yield from problems
-            if getattr(self.trainer, "divides", False) and not problems:
+            if divides(self.trainer) and not problems:
                 yield from Needs.of(self.needs).device_problems()
 
     def _place_problems(self) -> Iterator[str]:

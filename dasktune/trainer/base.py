@@ -134,7 +134,24 @@ def problems_of(trainer_class: object) -> tuple[str, ...]:
         names = getattr(trainer_class, attribute, ())
         if isinstance(names, str) or not all(isinstance(key, str) and key for key in names):
             problems.append(f"{name}.{attribute} must be a tuple of names, got {names!r}")
+    if divides(trainer_class) and (problem := division_problem(trainer_class)) is not None:
+        problems.append(problem)
     return tuple(problems)
+
+
+def divides(trainer_class: object) -> bool:
+    """Return whether a trainer says that several devices may train it together."""
+    return bool(getattr(trainer_class, "divides", False))
+
+
+def division_problem(trainer_class: type) -> str | None:
+    """Return why several devices cannot train a trainer together; None if they can."""
+    if divides(trainer_class) and hasattr(trainer_class, "common_digest"):
+        return None
+    return (
+        f"{trainer_class.__name__} must be a TorchTrainer with divides = True, whose train() uses "
+        "self.divided(module) and self.share(batch), to be trained on several devices"
+    )
 
 
 def _method_problem(trainer_class: type, method: str) -> str | None:

@@ -23,6 +23,7 @@ from typing import Any
 
 from dasktune.engine.timeouts import RANK_END_SECONDS, RANK_SECONDS, RANK_START_SECONDS
 from dasktune.errors import TrainerError
+from dasktune.trainer.base import division_problem
 from dasktune.trainer.code import TrainerCode, pack
 from dasktune.trainer.generators import is_cuda
 from dasktune.trainer.lifecycle import TrainerRun
@@ -247,8 +248,8 @@ def _on_device(training: RankTraining, rank: int) -> RankTraining:
 
 def _backend(device: str, trainer_class: type, devices: int) -> str:
     """Return how the processes talk to each other."""
-    if not getattr(trainer_class, "divides", False):
-        raise DivisionError(not_divided(trainer_class))
+    if problem := division_problem(trainer_class):
+        raise DivisionError(problem)
     from torch import cuda, distributed
 
     if not distributed.is_available():
@@ -260,14 +261,6 @@ def _backend(device: str, trainer_class: type, devices: int) -> str:
     if cuda.device_count() < devices:
         raise DivisionError(f"{devices} GPUs must be visible here, got {cuda.device_count()}")
     return "nccl"
-
-
-def not_divided(trainer_class: type) -> str:
-    """Return why several devices cannot train a trainer together."""
-    return (
-        f"{trainer_class.__name__} must be a TorchTrainer with divides = True, whose train() uses "
-        "self.divided(module) and self.share(batch), to be trained on several devices"
-    )
 
 
 def code_of(trainer_class: type, code: TrainerCode | None) -> TrainerCode:

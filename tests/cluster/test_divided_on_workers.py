@@ -11,6 +11,7 @@ from distributed import Client, LocalCluster
 import dasktune as dt
 from dasktune.errors import ConfigurationError
 from dasktune.study.study import Study
+from tests.toy_trainers import Adding
 from tests.worker.test_divided import Net
 
 pytestmark = pytest.mark.cluster
@@ -54,6 +55,14 @@ def test_two_cores_train_a_trial_as_one(tmp_path: Path) -> None:
                 assert together.metrics[step]["loss"] == pytest.approx(metrics["loss"], abs=1e-5)
             summary = study.summary()
             assert summary["steps_executed"] == STEPS + STEPS + 1
+
+
+def test_a_trainer_that_cannot_be_divided_is_refused_first(tmp_path: Path) -> None:
+    class Plain(Adding):
+        divides = True
+
+    with pytest.raises(ConfigurationError, match="Plain must be a TorchTrainer with divides"):
+        dt.create_study(Plain, name="plain", metric="loss", storage=tmp_path)
 
 
 def test_needs_that_leave_the_devices_open_are_refused(tmp_path: Path) -> None:

@@ -230,6 +230,24 @@ def test_a_run_that_was_cut_off_goes_on_from_its_log(stages: int) -> None:
     assert before.order_of_runs[:stages] == [0.2, 0.3, 0.1, 0.4, 0.1, 0.2][:stages]
 
 
+def test_other_devices_train_from_the_last_report_on() -> None:
+    before = Bench(loss, devices_of=lambda needs: 2)
+    before.begin(Halving())
+    before.run(most=5)
+    again = Bench(loss, before.trials, devices_of=lambda needs: 1)
+    for trial in again.trials.values():  # as a study that is opened again knows them
+        path = trial.number, trial.lineage, trial.max_steps, trial.seed
+        again.dispatcher.register(*path)
+    again.take(again.engine.resume(Halving(), place=0, records=before.log, now=0.0))
+    again.run()
+    assert summary(again.trials) == END
+    assert again.trials[1].devices == ((0, 2),), "it had ended"
+    assert again.trials[3].devices == ((0, 2), (2, 1))
+    keys = [node.key_at(node.stop) for node in again.dispatcher.plan.nodes_of(3)]
+    assert before.dispatcher.plan.node_at(3, 2).key_at(2) in keys
+    assert before.dispatcher.plan.node_at(3, 4).key_at(4) not in keys
+
+
 def test_priorities_are_as_they_were_after_a_resume() -> None:
     before = Bench(loss)
     before.begin(Halving())
