@@ -166,6 +166,25 @@ def standardised(losses: Iterable[float], everything: Iterable[float]) -> tuple[
     return tuple((centred / deviation if deviation > 0 else 0.0 * own).tolist())
 
 
+def clipped_deviation(losses: Iterable[float], everything: Iterable[float]) -> float:
+    """Return the deviation of a model's losses, where bad losses of any model count alike.
+
+    Losses worse than the median of all models' losses count as the median. So a model that is
+    always bad has 0, however much its losses vary, and a single huge loss changes nothing. The
+    unit is the deviation of all models' losses, after the same. All losses are finite.
+
+    Examples
+    --------
+    >>> everything = [1.0, 3.0, 5.0, 7.0, 1e9]
+    >>> clipped_deviation([1.0, 5.0], everything), clipped_deviation([7.0, 1e9], everything)
+    (1.25, 0.0)
+    """
+    own, pool = np.asarray([*losses], float), np.asarray([*everything], float)
+    median = float(np.median(pool))
+    scale = float(np.std(np.minimum(pool, median)))
+    return float(np.std(np.minimum(own, median))) / scale if scale > 0 else 0.0
+
+
 def in_unit_cube(point: Mapping[str, Value], domains: Domains) -> tuple[float, ...]:
     """Return a point as numbers from 0 to 1, by the name of the coordinate.
 

@@ -25,6 +25,7 @@ from dasktune.algos.forest.priority import (
     LEAST_POINTS,
     Priority,
     PriorityQuestion,
+    clipped_deviation,
     in_unit_cube,
     spread,
     standardised,
@@ -40,6 +41,9 @@ from dasktune.types import Step, Value
 
 GROWTH: Final = 1.25
 """By this factor the losses of a model must grow in number before its next question."""
+
+DEVIATION: Final = "deviation"
+"""The priority that is a deviation of losses, in place of the paper's."""
 
 _STREAM: Final = 0x6D6F64656C
 """Sets the draws of models apart from those of coordinates, which have the same seed."""
@@ -61,9 +65,11 @@ class Forest(Sampler):
         Whether models with larger search spaces are drawn more often.
     priority
         Whether models whose losses vary more are drawn more often, and models with too few
-        losses to tell. Workers compute the priority beside the training, from the losses at one
-        step; driver and workers need the extra ``forest``. Models are weighted by their mean
-        rank in both heuristics. If both are off, the models take turns.
+        losses to tell. With True workers compute the priority of the paper beside the training,
+        from the losses at one step; driver and workers need the extra ``forest``. With
+        ``"deviation"`` it is the standard deviation of those losses, where losses worse than the
+        median of all models count as the median; it needs neither workers nor the extra. Models
+        are weighted by their mean rank in both heuristics. If both are off, the models take turns.
     choices
         The coordinates of the choices that tell models apart, such as ``["kernel"]``. None
         takes all choices with an option that is a domain; in a space that is defined by
@@ -98,16 +104,16 @@ class Forest(Sampler):
         sampler: object = None,
         *,
         complexity: bool = True,
-        priority: bool = True,
+        priority: bool | str = True,
         choices: Iterable[str] | None = None,
     ) -> None:
         names = choices if choices is None or isinstance(choices, str) else tuple(choices)
-        refuse(_problems(sampler, names, complexity=complexity, priority=priority))
-        if priority:
+        refuse(_problems(sampler, names, complexity, priority))
+        if priority is True:
             extra.require()
         self.sampler = sampler
         self.complexity = complexity
-        self.priority = priority
+        self.priority: bool | str = priority
         self.rule = Splitting(choices=None if names is None else frozenset(names))
 
     def source(self, space: SpaceLike, seed: int) -> ForestSource:
@@ -115,15 +121,14 @@ class Forest(Sampler):
         return ForestSource(space, self, seed)
 
 
-def _problems(sampler: object, choices: object, **switches: object) -> list[str]:
+def _problems(sampler: object, choices: object, complexity: object, priority: object) -> list[str]:
     problems = []
     if isinstance(sampler, str | Source | Sampler):
         problems.append(f"sampler must be one that any space can be given to, got {sampler!r}")
-    problems += [
-        f"{name} must be True or False, got {value!r}"
-        for name, value in switches.items()
-        if not isinstance(value, bool)
-    ]
+    if not isinstance(complexity, bool):
+        problems.append(f"complexity must be True or False, got {complexity!r}")
+    if not isinstance(priority, bool) and priority != DEVIATION:
+        problems.append(f"priority must be True, False or {DEVIATION!r}, got {priority!r}")
     names = () if choices is None else choices
     if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
         problems.append(f"choices must be a list of names, got {choices!r}")
@@ -234,7 +239,7 @@ class ForestSource(Source):
         self._begin()
         for model, domains in models_of(space, forest.rule).items():
             self._add(model, domains)
-        self.learns = forest.priority or any(tree.source.learns for tree in self._trees)
+        self.learns = bool(forest.priority) or any(tree.source.learns for tree in self._trees)
 
     def _begin(self) -> None:
         self._trees: list[_Tree] = []
@@ -242,6 +247,23 @@ class ForestSource(Source):
         self._of: dict[int, int] = {}
         self._due: list[int] = []
         self._known_weights: list[tuple[float, float | None]] | None = None
+
+    def _priorities(self) -> list[float | None]:
+        """Return the priority of each model, None where too little is known of it."""
+        if self._forest.priority != DEVIATION:
+            return [tree.priority for tree in self._trees]
+        return [self._deviation(tree) for tree in self._trees]
+
+    def _deviation(self, tree: _Tree) -> float | None:
+        """Return the deviation of a model's losses at its rung; 0 without hyper-parameters."""
+        rung = tree.rung
+        if rung is None or not tree.domains:
+            return None if tree.domains else 0.0
+        return clipped_deviation(tree.losses[rung].values(), self._losses_at(rung))
+
+    def _losses_at(self, rung: Step) -> list[float]:
+        """Return the losses of all models at a rung."""
+        return [loss for tree in self._trees for loss in tree.losses.get(rung, {}).values()]
 
     @property
     def model_weights(self) -> list[ModelWeight]:
@@ -251,11 +273,13 @@ class ForestSource(Source):
                 name=str(tree.model),
                 weight=weight,
                 complexity=tree.complexity,
-                priority=tree.priority,
+                priority=priority,
                 trials=tree.trials,
                 rank=rank,
             )
-            for tree, (weight, rank) in zip(self._trees, self._weights(), strict=True)
+            for tree, priority, (weight, rank) in zip(
+                self._trees, self._priorities(), self._weights(), strict=True
+            )
         ]
 
     def model_rank(self, trial: int) -> float | None:
@@ -270,8 +294,7 @@ class ForestSource(Source):
                 heuristics.append([tree.complexity for tree in self._trees])
             if self._forest.priority:
                 # A model of which too little is known ranks highest: it must be tried first.
-                priorities = [tree.priority for tree in self._trees]
-                heuristics.append([math.inf if p is None else p for p in priorities])
+                heuristics.append([math.inf if p is None else p for p in self._priorities()])
             count = len(self._trees)
             ranks: list[float | None] = [None] * count
             if heuristics and count > 1:
@@ -377,7 +400,9 @@ class ForestSource(Source):
         tree.source.observe(trial, step, losses)
         if self._forest.priority and math.isfinite(losses[0]):
             tree.losses.setdefault(step, {})[trial] = losses[0]
-            if tree.is_due():
+            if self._forest.priority == DEVIATION:
+                self._known_weights = None
+            elif tree.is_due():
                 self._due.append(place)
 
     def fail(self, trial: int) -> None:
@@ -405,8 +430,7 @@ class ForestSource(Source):
         if rung is None:
             raise InternalError(f"model {model} has too few losses, {tree.losses}")
         own = tree.losses[rung]
-        everything = [loss for each in self._trees for loss in each.losses.get(rung, {}).values()]
-        rows = zip(own, standardised(own.values(), everything), strict=True)
+        rows = zip(own, standardised(own.values(), self._losses_at(rung)), strict=True)
         trials, losses = zip(*spread([*rows]), strict=True)
         return PriorityQuestion(
             points=tuple(in_unit_cube(tree.points[trial], tree.domains) for trial in trials),

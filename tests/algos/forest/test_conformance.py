@@ -60,6 +60,13 @@ class TestASHAWithTPE(Conformance):
         return asha(SPACE, seed, forest)
 
 
+class TestASHAByDeviation(Conformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return asha(SPACE, seed, Forest(TPESampler(n_startup_trials=3), priority="deviation"))
+
+
 class TestASHAByRun(Conformance):
     promotes = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from statistics import pstdev
 from typing import Any
 
 import pytest
@@ -148,11 +149,60 @@ def test_a_restored_forest_asks_the_same() -> None:
     assert fill(again, 6) == fill(source, 6)
 
 
+def observed(source: ForestSource, kernel: str, losses: list[float]) -> None:
+    """Report losses of new trials of a model at one step."""
+    first = sum(model.trials for model in source.model_weights)
+    for trial, loss in enumerate(losses, start=first):
+        inner = {"steady": {"kernel.steady.a": 0.5}, "rough": {"kernel.rough.b": 0.5}}
+        source.accept(trial, {"point": {"kernel": kernel, **inner.get(kernel, {})}})
+        source.observe(trial, 4, (loss,))
+        assert source.due_models() == [], "no worker is asked"
+
+
+def test_deviation_counts_only_losses_below_the_median() -> None:
+    source = source_of(priority="deviation", complexity=False)
+    assert source.learns
+    observed(source, "rough", [0.0, 2.0, 4.0])
+    assert [model.priority for model in source.model_weights] == [None, None, 0.0]
+    observed(source, "rough", [6.0])
+    observed(source, "steady", [5.0, 50.0, 500.0, 5e9])
+    # The median is 5.5: 0, 2, 4 and 5.5 of the one, and 5 and three times 5.5 of the other.
+    clipped = [0.0, 2.0, 4.0, 5.5], [5.0, 5.5, 5.5, 5.5]
+    scale = pstdev([*clipped[0], *clipped[1]])
+    priorities = [model.priority for model in source.model_weights]
+    assert priorities == pytest.approx([pstdev(clipped[1]) / scale, pstdev(clipped[0]) / scale, 0])
+    assert [model.rank for model in source.model_weights] == [0.5, 1.0, 0.0]
+
+
+def test_deviations_are_restored_with_the_forest() -> None:
+    source = source_of(priority="deviation")
+    observed(source, "rough", [0.0, 2.0, 4.0, math.inf, 7.0])
+    observed(source, "steady", [5.0, 50.0, 500.0, 5e9])
+    again = source_of(priority="deviation")
+    again.restore(json.loads(json.dumps(source.snapshot(), allow_nan=False)))
+    assert again.model_weights == source.model_weights
+    assert [again.propose(trial) for trial in range(9, 40)] == [
+        source.propose(trial) for trial in range(9, 40)
+    ]
+
+
+def test_equal_losses_have_no_deviation() -> None:
+    source = source_of(priority="deviation")
+    observed(source, "rough", [2.0] * 5)
+    assert [model.priority for model in source.model_weights] == [None, 0.0, 0.0]
+
+
+def test_unknown_priority_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="priority must be True, False or 'deviation'"):
+        Forest(priority="variance")
+
+
 def test_missing_scikit_learn_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install dasktune\[forest\]"):
         Forest()
     Forest(priority=False)
+    Forest(priority="deviation")
 
 
 @pytest.mark.parametrize("tuner", ["random", "asha", "pop"])
