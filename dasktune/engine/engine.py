@@ -554,6 +554,8 @@ class Engine:
 
     def _train_again(self, trial: TrialRecord, now: float) -> None:
         """Ask the dispatcher for what a trial has reported, trained by itself."""
+        if self._fails_without_needs(trial):
+            return
         self._separate(trial)
         self._todo.extend(self._dispatcher.extend(trial.number, trial.steps, 0.0, now))
 
@@ -795,8 +797,7 @@ class Engine:
 
     def _extend(self, trial: TrialRecord, request: Extend, now: float) -> None:
         """Ask the dispatcher for training, of a trial by itself if all are from now on."""
-        if (problem := self._without_needs.get(trial.number)) is not None:
-            self._todo.append(FailTrial(trial=trial.number, step=trial.steps, message=problem))
+        if self._fails_without_needs(trial):
             return
         if self._trains_alone:
             self._separate(trial)
@@ -804,6 +805,13 @@ class Engine:
             trial.number, request.until, request.priority, now, request.reports
         )
         self._todo.extend(instructions)
+
+    def _fails_without_needs(self, trial: TrialRecord) -> bool:
+        """Fail a trial whose needs are unknown; return whether it has failed."""
+        problem = self._without_needs.get(trial.number)
+        if problem is not None:
+            self._todo.append(FailTrial(trial=trial.number, step=trial.steps, message=problem))
+        return problem is not None
 
     def _separate(self, trial: TrialRecord) -> None:
         """Train a trial by itself from now on."""

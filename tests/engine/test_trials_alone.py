@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -10,6 +10,8 @@ import pytest
 from dasktune.algos import ASHA, Grid, StoppingASHA, Tuner
 from dasktune.engine.event_log import has_ended, replay
 from dasktune.engine.trials import Alone, TrialRecord
+from dasktune.errors import ConfigurationError
+from dasktune.needs import NO_NEEDS, Needs
 from dasktune.space import Float, Space
 from dasktune.types import Objective, Step, TrialState
 from tests.engine.test_engine import END, Bench, Halving, Metric, loss, summary
@@ -127,6 +129,27 @@ def check_retrained(bench: Bench, before: Bench, tuner: Tuner) -> None:
     result = replay(tuner, bench.log, OBJECTIVE)
     assert result.identical
     assert result.calls == len(before.log), "the tuner was called no more"
+
+
+def test_retrained_trial_whose_needs_are_unknown_is_not_trained() -> None:
+    before = run_of(TUNERS["grid"]())
+
+    def needs_of(values: Mapping[str, object]) -> Needs:
+        if values["lr"] == 0.2:
+            raise ConfigurationError("needs must be known for 0.2")
+        return NO_NEEDS
+
+    after = retrained(before, TUNERS["grid"](), needs_of=needs_of)
+    assert after.engine.finished
+    messages = {
+        record["trial"]: record.get("message")
+        for record in after.log
+        if record["kind"] == "retrained"
+    }
+    assert sorted(messages.values(), key=str) == [None, None, "needs must be known for 0.2"]
+    (failed,) = (number for number, message in messages.items() if message)
+    assert after.trials[failed].sequences["lr"](0) == 0.2
+    assert after.trials[failed].value == before.trials[failed].value, "the old one stays"
 
 
 @pytest.mark.parametrize("name", TUNERS)
