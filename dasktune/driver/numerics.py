@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from dasktune.engine.trials import TrialRecord
 from dasktune.graph.events import WorkerJoined
 from dasktune.needs import NumericClass
 from dasktune.storage.checkpoints import CheckpointStore
@@ -69,6 +70,28 @@ def rule_of(row: StudyRow) -> NumericRule | None:
     # A study that shares no states has a root of its own.
     name = str(spec["fingerprint"]) if spec["merge"] else row.root
     return NumericRule(portable=spec[PORTABLE], fingerprint=name, root=row.root)
+
+
+def may_store(row: StudyRow, store: CheckpointStore, trial: TrialRecord, name: str) -> bool:
+    """Return whether states of a trial that are trained on a numeric class may be stored.
+
+    Parameters
+    ----------
+    row, store
+        The trial's study, and its store.
+    name
+        The class, as the hardware has it.
+
+    Raises
+    ------
+    StorageError
+        If the store cannot be read.
+    """
+    rule = rule_of(row)
+    if rule is None or rule.portable:
+        return True
+    recorded = trial.numerics or recorded_class(store.files, rule.fingerprint)
+    return recorded is None or rule.class_of(recorded) == rule.class_of(name)
 
 
 class NumericClasses:

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from dasktune.driver.numerics import may_store
 from dasktune.engine.trials import trial_of
 from dasktune.errors import ConfigurationError, StorageError, unknown
 from dasktune.graph.plan import Node
@@ -61,7 +62,8 @@ class TrialExports:
         """Return the state of a trial: the trainer's ``state_dict``, copied.
 
         A state that is not stored (any more) is trained again in this process, on the CPU,
-        from the nearest stored state. It is stored then, if the study merges.
+        from the nearest stored state. It is stored then, if the study merges and its trial was
+        trained on processors like this one.
 
         Parameters
         ----------
@@ -85,7 +87,14 @@ class TrialExports:
             seed=config.seed,
             problem=other_rule(results.row),
         )
+        from dasktune.worker.hardware import processor_numerics  # it loads Dask
+
+        record = results.records.get(number)
         keep = self._record if config.merges else None
+        if record is not None and not may_store(
+            results.row, results.store, record, processor_numerics()
+        ):
+            keep = None
         states = TrialStates(results.store, results.plan, training, keep)
         return states.at(number, chosen_step(results.records, number, step))
 

@@ -176,6 +176,11 @@ def numerics_of(hardware: Hardware) -> str:
     return os.environ.get(NUMERICS, "").strip() or hardware.numerics
 
 
+def processor_numerics() -> str:
+    """Return the name of the numeric class of what this process trains on its processor."""
+    return os.environ.get(NUMERICS, "").strip() or f"cpu {platform.machine()}".rstrip()
+
+
 def tags_of(hardware: Hardware, resources: Mapping[str, float]) -> frozenset[str]:
     """Return the tags of this worker, in lower case: given by hand, and those of its hardware.
 

@@ -109,6 +109,15 @@ def test_trial_state_missing_is_trained_from_nearest_and_stored(
     assert trained(tmp_path) == 1, "it is not needed twice"
 
 
+def test_trial_state_of_another_numeric_class_is_not_stored(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASKTUNE_NUMERICS", "rounds otherwise")
+    study.trial_state(1, 7)
+    assert trained(tmp_path) == 1
+    assert stored_steps(study) == {6, 8}, "it would serve those that were trained elsewhere"
+
+
 def test_trial_state_trained_again_is_recorded_with_metrics(study: Study, tmp_path: Path) -> None:
     study.trial_state(1, 7)
     key = study.plan.node_at(1, 7).key_at(7)
