@@ -39,6 +39,7 @@ NAMES = (
     "detection",
     "suspend",
     "live_and_simulated",
+    "packing",
     "torture",
 )
 WITH_DATA = ("regret", "predictions", "time_to_target")

@@ -186,6 +186,7 @@ class DaskRunner:
         self._leaving: set[str] = set()
         self._aside: set[str] = set()
         self._pool_demand = PoolDemand()
+        self._factor_changes = 0
         self._orders = PendingOrders(recorder)
         self._store = CheckpointStore(plan.store)
         self._stop = threading.Event()
@@ -305,6 +306,7 @@ class DaskRunner:
         self._follow(self._attempts.check(self._now()))
         self._turn_audits()
         self._note_aside()
+        self._note_factors()
         self._check_workers()
         self._count()
         if self._on_turn is not None:
@@ -571,6 +573,13 @@ class DaskRunner:
         for worker in self._aside - now.keys():
             logger.info("worker %s is tried again", worker, extra=about(worker=worker))
         self._aside = set(now)
+
+    def _note_factors(self) -> None:
+        """Log how many trials train together on shared devices, when that changes."""
+        changes = self._engine.view.factor_changes
+        for change in changes[self._factor_changes :]:
+            logger.info("packing: %s", change)
+        self._factor_changes = len(changes)
 
     @property
     def _has_workers(self) -> bool:

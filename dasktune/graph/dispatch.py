@@ -46,6 +46,7 @@ from dasktune.graph.events import (
 from dasktune.graph.frontier import Failure, Frontier
 from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.matching import Matching
+from dasktune.graph.packing import FactorChange
 from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.graph.speeds import Speeds
@@ -381,6 +382,11 @@ class Dispatcher:
     def claimable(self) -> Iterator[str]:
         """Yield the workers that a study may claim: one of those that share a device."""
         return (worker for worker in self.slots if not self._placing.packing.is_extra(worker))
+
+    @property
+    def factor_changes(self) -> Ordered[FactorChange]:
+        """The changes so far of the number of stages that run together on shared devices."""
+        return self._placing.packing.changes
 
     @property
     def beside(self) -> Iterator[str]:

@@ -9,7 +9,8 @@ a second. All follows from events and their times.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dasktune.graph.attempts import Attempt
@@ -20,7 +21,7 @@ from dasktune.types import Step
 MARGIN = 0.05
 """One stage more must raise the steps a second of a device by more than this share."""
 
-LEAST_SAMPLES = 5
+LEAST_SAMPLES = 3
 """Measurements of a number of stages together before it is judged."""
 
 MOST_SAMPLES = 30
@@ -39,7 +40,7 @@ _MEMORY_SAMPLES = 40.0
 _SPREAD = 0.1
 """Standard deviation of the logarithms of rates, before any was measured."""
 
-_ERRORS = 2.0
+_ERRORS = 3.0
 """Standard errors by which two numbers of stages must differ."""
 
 _SPEED_CHANGE = math.log(1.5)
@@ -76,7 +77,7 @@ class PackingFactor:
     """The number of stages of one model that a device of one class runs together.
 
     One more is tried when the present number was measured, and kept if the steps a second of
-    the device, ``number * rate of each``, rise by `MARGIN` beyond two standard errors. Otherwise
+    the device, ``number * rate of each``, rise by `MARGIN` beyond three standard errors. Otherwise
     the number stays, and the larger one is not tried again unless speeds change.
 
     Attributes
@@ -138,6 +139,30 @@ class PackingFactor:
         return abs(self._rates[self.kept].mean - self._settled) > _SPEED_CHANGE
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactorChange:
+    """Another number of stages of a model that run together on a device of a class.
+
+    Parameters
+    ----------
+    model, kind
+        The model and the class.
+    together
+        The number.
+    """
+
+    model: Model
+    kind: str
+    together: int
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self.model)
+        of_model = f" with {values}" if values else ""
+        trials = "1 trial trains" if self.together == 1 else f"{self.together} trials train"
+        beside = "alone" if self.together == 1 else "together"
+        return f"{trials} {beside} on each {self.kind or 'device'}{of_model}"
+
+
 @dataclass(slots=True)
 class _Device:
     """A device: the memory of it, its workers, and the stages that run there.
@@ -186,11 +211,14 @@ class Packing:
         Whether a device is shared by several workers. Otherwise nothing here is of any effect.
     now
         The time of the event that is being handled.
+    changes
+        What was learned so far, in order.
     """
 
     def __init__(self, model_of: Callable[[Node], Model]) -> None:
         self.is_open = False
         self.now = 0.0
+        self.changes: list[FactorChange] = []
         self._model_of = model_of
         self._devices: dict[str, _Device] = {}
         self._device_of: dict[str, _Device] = {}
@@ -388,9 +416,9 @@ class Packing:
         if mark is not None and step > mark.step and seconds > 0:
             mean = (load - mark.load) / seconds
             if abs(mean - round(mean)) <= _STEADY and round(mean) >= 1:
-                pair = self._model_of(attempt.leaf), attempt.kind
-                factor = self._factors.setdefault(pair, PackingFactor())
-                factor.observe(round(mean), steps=step - mark.step, seconds=seconds)
+                steps = step - mark.step
+                with self._factor_of(attempt) as factor:
+                    factor.observe(round(mean), steps=steps, seconds=seconds)
         if is_end:
             self._marks.pop(attempt.id, None)
         else:
@@ -413,7 +441,17 @@ class Packing:
         together = 1 if device is None else device.most.get(attempt.worker, 1)
         if together < 2:
             return False
-        pair = self._model_of(attempt.leaf), attempt.kind
-        self._factors.setdefault(pair, PackingFactor()).outgrew(together)
+        with self._factor_of(attempt) as factor:
+            factor.outgrew(together)
         self._alone.add(node)
         return True
+
+    @contextmanager
+    def _factor_of(self, attempt: Attempt) -> Iterator[PackingFactor]:
+        """Yield the factor that an attempt teaches; note whether it has changed."""
+        model, kind = self._model_of(attempt.leaf), attempt.kind
+        factor = self._factors.setdefault((model, kind), PackingFactor())
+        before = factor.kept
+        yield factor
+        if factor.kept != before:
+            self.changes.append(FactorChange(model=model, kind=kind, together=factor.kept))

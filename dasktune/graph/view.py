@@ -16,6 +16,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.frontier import start_of
 from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.matching import Wanted
+from dasktune.graph.packing import FactorChange
 from dasktune.graph.plan import Node, Place, SearchPlan, nodes_along
 from dasktune.graph.trust import Aside
 from dasktune.needs import Needs, Offer
@@ -194,6 +195,11 @@ class RunView:
     def claimable(self) -> Iterator[str]:
         """Yield the workers that a study may claim: one of those that share a device."""
         return self._dispatcher.claimable
+
+    @property
+    def factor_changes(self) -> Sequence[FactorChange]:
+        """The changes so far of the number of stages that run together on shared devices."""
+        return self._dispatcher.factor_changes
 
     @property
     def beside(self) -> Iterator[str]:

@@ -12,6 +12,7 @@ import numpy as np
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
 from dasktune.needs import Offer
+from dasktune.simulate.sharing import SharedDevice
 from dasktune.traces.timing import Pace
 from dasktune.types import Step
 
@@ -121,6 +122,7 @@ class Worker:
 
     name: str
     offer: Offer = field(default_factory=Offer)
+    device: SharedDevice | None = None
     queue: deque[RunStage] = field(default_factory=deque)
     job: SimulatedJob | None = None
     held: Held | None = None

@@ -38,6 +38,7 @@ from dasktune.simulate.pool import (
 )
 from dasktune.simulate.result import Simulation
 from dasktune.simulate.runner import Conditions, SimulatedRunner
+from dasktune.simulate.sharing import Together, together_problems
 from dasktune.space import contradictions
 from dasktune.traces.classes import pool_on
 from dasktune.traces.timing import EvenPace, Overheads, Pace
@@ -58,6 +59,7 @@ def simulate(
     workers: int | Mapping[str, int] = 1,
     offers: Mapping[str, Amounts] | None = None,
     needs: GivenNeeds | NeedsFunction | None = None,
+    together: Together | None = None,
     metric: str | None = None,
     direction: str | Direction | None = None,
     seconds_per_step: float | StepSeconds | None = None,
@@ -94,6 +96,11 @@ def simulate(
     needs
         As for `dasktune.create_study`: amounts and tags, alternatives of these, or a function
         of the hyper-parameters at step 0.
+    together
+        Simulates devices on which several trials may train together: the steps a second of a
+        device with 1, 2, 3, ... of them, as multiples of those of one alone, such as
+        ``(1.0, 1.7, 2.1)``; or this by class. Then `workers` counts devices. How many train
+        together is learned as in live runs; there is memory for all.
     metric, direction
         As for `dasktune.create_study`. None takes those of the trace, or its only metric; else
         ``value`` and ``minimize``.
@@ -171,6 +178,16 @@ def simulate(
     >>> found.seconds, found.busy_seconds
     (15.0, {'fast': 10.0, 'slow': 15.0})
 
+    One device that trains 1.8 times as many steps a second with two trials together:
+
+    >>> tuner = dt.algos.Grid(dt.Space(lr=[0.1 * n for n in range(1, 101)]), max_steps=10)
+    >>> curve = lambda values, step: values["lr"] / step
+    >>> dt.simulate(tuner, curve).seconds
+    1000.0
+    >>> again = dt.algos.Grid(dt.Space(lr=[0.1 * n for n in range(1, 101)]), max_steps=10)
+    >>> dt.simulate(again, curve, together=(1.0, 1.8, 1.8)).seconds < 650
+    True
+
     References
     ----------
     Li et al., "A System for Massively Parallel Hyperparameter Tuning", appendix A.1
@@ -188,6 +205,8 @@ def simulate(
             *_trace_problems(curves, tuner),
             *_class_problems(curves, workers, seconds_per_step),
             *offer_problems(offers, workers),
+            *together_problems(together, workers),
+            *_trace_time_problems(curves, together, seconds_per_step),
             *([] if callable(needs) else needs_problems(needs)),
         ]
     )
@@ -220,7 +239,12 @@ def simulate(
         needs_of=partial(needs_from, needs) if callable(needs) else None,
     )
     runner = SimulatedRunner(
-        engine, conditions, workers=workers, limits=limits or Limits(), offers=offers
+        engine,
+        conditions,
+        workers=workers,
+        limits=limits or Limits(),
+        offers=offers,
+        together=together,
     )
     runner.run(tuner)
     return _result(runner)
@@ -328,6 +352,12 @@ def _class_problems(curves: object, workers: object, seconds: object) -> list[st
     """Return the classes of workers for which a trace, whose seconds count, has no seconds."""
     if seconds is None and isinstance(curves, Trace):
         return pool_on(curves.classes, workers)
+    return []
+
+
+def _trace_time_problems(curves: object, together: object, seconds: object) -> list[str]:
+    if together is not None and isinstance(curves, Trace) and seconds is None:
+        return ["together must come with seconds_per_step: a trace's times are of trials alone"]
     return []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Literal
@@ -31,12 +31,13 @@ from dasktune.graph.events import (
     WorkerJoined,
     WorkersJoined,
 )
-from dasktune.needs import Amounts, unmet_text
+from dasktune.needs import Amounts, Offer, unmet_text
 from dasktune.simulate.budget import SimulatedBudget
 from dasktune.simulate.incumbents import Incumbents
 from dasktune.simulate.jobs import Held, Mishaps, SimulatedJob, Worker
 from dasktune.simulate.pool import Values, offers_of
 from dasktune.simulate.result import Happening
+from dasktune.simulate.sharing import SharedDevice, SharedPace, Together, totals_of
 from dasktune.traces.timing import Overheads, Pace
 from dasktune.types import Sequences, Step
 
@@ -99,6 +100,8 @@ class SimulatedRunner:
         Limits of the run.
     offers
         The amounts and tags of the workers of a class, by class.
+    together
+        See `Together`: then each of `workers` is a device of several workers.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class SimulatedRunner:
         workers: int | Mapping[str, int],
         limits: Limits,
         offers: Mapping[str, Amounts] | None = None,
+        together: Together | None = None,
     ) -> None:
         self.engine = engine
         self.now = 0.0
@@ -120,10 +124,7 @@ class SimulatedRunner:
         self.budget = SimulatedBudget(limits, engine.objective)
         self._conditions = conditions
         self._metric = engine.objective.metrics[0]
-        self._workers = {
-            f"w{index}": Worker(f"w{index}", offer)
-            for index, offer in enumerate(offers_of(workers, offers))
-        }
+        self._workers = dict(_workers(offers_of(workers, offers), together))
         self.busy_seconds = {worker.kind: 0.0 for worker in self._workers.values()}
         self._due: list[tuple[float, int, Worker, SimulatedJob, Step | None, int]] = []
         self._answers: list[tuple[float, int, AskOrder]] = []
@@ -319,21 +320,31 @@ class SimulatedRunner:
         self.incumbents.count(job, steps, self.now)
         self._extra.pop(job.order.attempt, None)
         worker.job, worker.held = None, None
+        if worker.device is not None:
+            worker.device.end(worker.name, self.now)
+            self._replan_beside(worker)
+
+    def _replan_beside(self, worker: Worker) -> None:
+        """Schedule the jobs anew that run beside a worker's on its device."""
+        for name in () if worker.device is None else worker.device.running:
+            other = self._workers[name]
+            if other is not worker and other.job is not None:
+                self._replan(other, other.job)
 
     def _end(
         self, job: SimulatedJob, step: Step, status: Literal["trained", "stopped", "lost"]
     ) -> None:
         seconds = job.pace.between(job.order.start, step)
         load = job.lead - self._conditions.overheads.handover if job.first else 0.0
-        self.tell(
-            TrainingEnded(
-                attempt=job.order.attempt,
-                step=step,
-                status=status,
-                seconds=seconds,
-                load_seconds=load,
-            )
+        event = TrainingEnded(
+            attempt=job.order.attempt,
+            step=step,
+            status=status,
+            seconds=seconds,
+            load_seconds=load,
+            peak_bytes=1,  # there is room for all
         )
+        self.tell(event)
 
     def _start_next(self, worker: Worker) -> None:
         while worker.queue and worker.job is None:
@@ -355,14 +366,17 @@ class SimulatedRunner:
         seconds = pace.between(first, stop)
         self._refuse_hopeless(seconds)
         factor, dropped = conditions.mishaps.draw(seconds)
+        pace, lead = pace.slower(factor), self._lead(worker, order, first)
+        if worker.device is not None:
+            pace = SharedPace(pace, first, 1.0)
         job = SimulatedJob(
             order=order,
             first=first,
             launched=self.now,
-            pace=pace.slower(factor),
+            pace=pace,
             stop=stop,
             saves={*order.saves, *self._extra.pop(order.attempt, ())},
-            lead=self._lead(worker, order, first),
+            lead=lead,
             save=conditions.overheads.save,
             dropped=self.now + dropped,
             known=order.start,
@@ -371,6 +385,9 @@ class SimulatedRunner:
         worker.job, worker.held = job, None
         self.budget.begin(job)
         self._note("started", worker, order.start, order)
+        if worker.device is not None and isinstance(pace, SharedPace):
+            worker.device.begin(worker.name, pace, self.now + lead, self.now)
+            self._replan_beside(worker)
         self._schedule(worker, job)
 
     def _lead(self, worker: Worker, order: RunStage, first: Step) -> float:
@@ -511,7 +528,26 @@ class SimulatedRunner:
 def _joined(worker: Worker) -> WorkerJoined:
     offer = worker.offer
     amounts = dict(offer.amounts)
-    return WorkerJoined(worker=worker.name, kind=offer.kind, resources=amounts, tags=offer.tags)
+    return WorkerJoined(
+        worker=worker.name,
+        kind=offer.kind,
+        resources=amounts,
+        tags=offer.tags,
+        device="" if worker.device is None else worker.device.name,
+        device_bytes=2**40,
+    )
+
+
+def _workers(offers: Iterable[Offer], together: Together | None) -> Iterator[tuple[str, Worker]]:
+    """Yield the workers of each device, by name: one of each that is not shared."""
+    number = 0
+    for index, offer in enumerate(offers):
+        total = totals_of(together, offer.kind)
+        device = SharedDevice(f"d{index}", total) if len(total) > 1 else None
+        for _ in total:
+            name = f"w{number}"
+            yield name, Worker(name, offer, device)
+            number += 1
 
 
 def _at(sequences: Sequences, step: Step) -> Values:
