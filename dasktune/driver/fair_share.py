@@ -54,7 +54,7 @@ class FairShare:
         self._lent: frozenset[str] | None = None
         self._due = 0.0
         self._now = 0.0
-        self._answered = 0.0
+        self._unanswered: float | None = None
         self._wake = threading.Event()
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -62,7 +62,7 @@ class FairShare:
     def use(self, client: Client) -> None:
         """Claim from the scheduler of this client from now on; `lent` is its first answer."""
         self._client, self._lent = client if add_arbiter(client) else None, None
-        self._answered = self._now
+        self._unanswered = None
         if self._client is None:
             return
         self._claim = {
@@ -137,7 +137,7 @@ class FairShare:
         answer = self._ask(CLAIM, run=self._run, client=client.id, **self._claim)
         if answer is None:
             return self._runs_out_of_patience()
-        self._answered = self._now
+        self._unanswered = None
         lent = None if answer["lent"] is None else frozenset(answer["lent"])
         if lent == self._lent:
             return False
@@ -156,12 +156,15 @@ class FairShare:
 
         The last answer may have lent none, and nobody would lend more: the run would never end.
         """
-        if self._lent is None or self._now - self._answered < UNANSWERED_SECONDS:
+        if self._unanswered is None:
+            self._unanswered = self._now
+        silent_seconds = self._now - self._unanswered
+        if self._lent is None or silent_seconds < UNANSWERED_SECONDS:
             return False
         logger.warning(
             "the scheduler has not answered for %.0f s how many workers this run may use: it uses "
             "all of them now, as if it were alone",
-            self._now - self._answered,
+            silent_seconds,
         )
         self._lent = None
         return True
