@@ -123,6 +123,20 @@ def test_simulated_trials_run_where_their_branch_says() -> None:
         dt.simulate(tuner_of(space), loss, workers={"cpu": 2})
 
 
+def test_trial_fails_if_its_function_contradicts_its_branch() -> None:
+    space = Space(model=[Branch("deep", needs={"GPU": 1}), Branch("wide", needs={"GPU": 2})])
+    found = dt.simulate(
+        dt.algos.Grid(space, max_steps=4),
+        lambda values, step: 1.0,
+        workers={"gpu": 1},
+        offers={"gpu": {"GPU": 2}},
+        needs=lambda hp: {"GPU": 1},
+    )
+    deep, wide = found.trials
+    assert (deep.state.value, wide.state.value) == ("COMPLETE", "FAIL")
+    assert "GPU=1 of the study and GPU=2 of model=wide" in wide.message
+
+
 def test_branch_without_a_space_is_an_option() -> None:
     space = Space(model=[Branch("deep", needs={"GPU": 1}), Branch("wide"), "flat"], lr=[1, 2])
     assert space.size == 6
