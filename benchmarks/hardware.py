@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
+import random
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +22,8 @@ from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Limits
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Event, Instruction, WorkerJoined
+from dasktune.graph.events import Event, Instruction, WorkerJoined, WorkersJoined
+from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.save_policy import SavePolicy
@@ -57,15 +60,30 @@ MIXES = {
 }
 """Models by the name of the mix; none for all."""
 
+TIMM_POOLS = (
+    {"cpu_i9_10940x": 24, "rtx3090": 4, "rtx4090": 2},
+    {"cpu_i9_10940x": 8, "rtx3090": 8, "rtx4090": 2},
+    {"cpu_i9_10940x": 32, "rtx4090": 2},
+    {"rtx3090": 6, "rtx4090": 6},
+)
+TIMM_COMMON = "rtx3090"
+TIMM_MODELS = 26
+"""Vision models of a study; each seed draws others."""
+
 TRIALS, SHORT_TRIALS = 400, 40
-SEEDS, SHORT_SEEDS = 4, 2
+SEEDS, SHORT_SEEDS = range(4), range(1)
+UNSEEN = 100
+"""Seeds from here on were not used to choose anything in the package."""
+
 RULES = {
     "first come": "classes ignored, no speeds",
     "one class": "classes ignored, the longest path first",
     "learned": "speeds learned during the run",
+    "second study": "speeds kept from a study with another seed",
     "known": "all speeds known before the run",
 }
-MOST = {"learned": 1.3, "known": 1.1}
+UNSEEN_RULES = ("first come", "learned", "second study", "known")
+MOST = {"learned": 1.3, "second study": 1.1, "known": 1.1}
 """Bounds of the mean ratio, by rule."""
 
 
@@ -81,6 +99,31 @@ def times_of(path: Path) -> dict[str, dict[str, float]]:
         name: {kind: STEP_SECONDS * each[COMMON] / speed for kind, speed in each.items()}
         for name, each in speeds.items()
     }
+
+
+def timm_times(path: Path) -> dict[str, dict[str, float]]:
+    """Return the seconds of a step of vision models that were measured on all three classes.
+
+    A step is a batch of inference: training was measured on one class alone.
+    """
+    speeds: dict[str, dict[str, float]] = defaultdict(dict)
+    with gzip.open(path, "rt") as file:
+        for row in csv.DictReader(file):
+            if row["mode"] == "infer":
+                name = f"{row['model']}@{row['img_size']}"
+                speeds[name][row["hardware"]] = float(row["samples_per_sec"])
+    kinds = set(TIMM_POOLS[0])
+    return {
+        name: {kind: STEP_SECONDS * each[TIMM_COMMON] / speed for kind, speed in each.items()}
+        for name, each in speeds.items()
+        if each.keys() == kinds
+    }
+
+
+def drawn(times: Times, seed: int) -> Times:
+    """Return the models of a study of vision models."""
+    names = random.Random(seed).sample(sorted(times), TIMM_MODELS)
+    return {name: times[name] for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +182,9 @@ class Blind(Dispatcher):
         """Handle an event without the class of a worker."""
         if isinstance(event, WorkerJoined):
             event = replace(event, kind="")
+        if isinstance(event, WorkersJoined):
+            workers = tuple(replace(worker, kind="") for worker in event.workers)
+            event = WorkersJoined(workers=workers)
         return super().handle(event, now)
 
 
@@ -162,8 +208,17 @@ def known(times: Times) -> Speeds:
     return speeds
 
 
-def run(case: Case, rule: str) -> tuple[float, Mapping[str, int]]:
-    """Return the makespan of a case under a rule, and the steps trained of each model."""
+def kept_by(case: Case) -> Speeds:
+    """Return speeds that begin with those of a study with another seed, as a database has them."""
+    _, _, first = run(replace(case, seed=case.seed + UNSEEN // 2), "learned")
+    documents = json.loads(json.dumps([speed.to_json() for speed in first.kept]))
+    speeds = Speeds()
+    speeds.recall(map(KeptSpeed.from_json, documents))
+    return speeds
+
+
+def run(case: Case, rule: str) -> tuple[float, Mapping[str, int], Speeds]:
+    """Return the makespan of a case under a rule, the steps trained of each model, and speeds."""
     options = DispatchOptions(saves=SavePolicy(at_changes=False))
     root = root_key("hardware", 0)
     match rule:
@@ -173,6 +228,8 @@ def run(case: Case, rule: str) -> tuple[float, Mapping[str, int]]:
             dispatcher = Blind(root, options)
         case "learned":
             dispatcher = Dispatcher(root, options)
+        case "second study":
+            dispatcher = Dispatcher(root, options, speeds=kept_by(case))
         case _:
             dispatcher = Dispatcher(root, options, speeds=known(case.times))
     engine = Engine(dispatcher, objective=Objective.single("value", "minimize"), trials={})
@@ -187,7 +244,7 @@ def run(case: Case, rule: str) -> tuple[float, Mapping[str, int]]:
     steps: dict[str, int] = defaultdict(int)
     for node in engine.view.plan:
         steps[model_of(node.sequences)] += node.reached - node.start
-    return runner.now, steps
+    return runner.now, steps, dispatcher.speeds
 
 
 def bound(case: Case, steps: Mapping[str, int]) -> float:
@@ -217,39 +274,81 @@ def bound(case: Case, steps: Mapping[str, int]) -> float:
     return max(float(solution.fun), path)
 
 
-def measure(short: bool, data: Path | None) -> list[Figure]:
-    """Simulate studies of each mix on each pool, by each rule."""
+def measure(short: bool, data: Path | None, timm: Path | None) -> list[Figure]:
+    """Simulate studies of each mix on each pool, by each rule; then those of unseen samples."""
     if data is None:
         raise SystemExit("hardware.py: --data must be the path of gavel_throughputs.csv.gz")
     times = times_of(data)
-    return [
-        _figure(mix, rule, tuner, {name: times[name] for name in names or times}, short)
+    mixes = {mix: {name: times[name] for name in names or times} for mix, names in MIXES.items()}
+    seeds = SHORT_SEEDS if short else SEEDS
+    figures = [
+        _figure(f"{tuner} search of {mix}, {rule}", list(cases(models, tuner, seeds, short)), rule)
         for tuner in ("random", "asha")
-        for mix, names in MIXES.items()
+        for mix, models in mixes.items()
         for rule in RULES
+        if tuner == "random" or rule != "second study"
+    ]
+    samples = {} if short else {f"{mix}, unseen seeds": _unseen(mixes[mix]) for mix in mixes}
+    if timm is not None:
+        samples[f"{TIMM_MODELS} unseen vision models"] = _vision(timm_times(timm), seeds, short)
+    return figures + [
+        _figure(f"random search of {sample}, {rule}", studies, rule)
+        for sample, studies in samples.items()
+        for rule in UNSEEN_RULES
     ]
 
 
-def _figure(mix: str, rule: str, tuner: str, times: Times, short: bool) -> Figure:
-    """Return the mean makespan over the bound, of all pools and seeds."""
-    trials, seeds = (SHORT_TRIALS, SHORT_SEEDS) if short else (TRIALS, SEEDS)
-    ratios = []
-    for pool in POOLS:
-        for seed in range(seeds):
+def _unseen(times: Times) -> list[Case]:
+    """Return studies of seeds by which nothing was chosen."""
+    return list(cases(times, "random", [UNSEEN + seed for seed in SEEDS], short=False))
+
+
+def _vision(times: Times, seeds: Iterable[int], short: bool) -> list[Case]:
+    """Return studies of models and classes by which nothing was chosen."""
+    return [
+        case
+        for seed in seeds
+        for case in cases(drawn(times, UNSEEN + seed), "random", [seed], short, TIMM_POOLS)
+    ]
+
+
+def cases(
+    times: Times,
+    tuner: str,
+    seeds: Iterable[int],
+    short: bool,
+    pools: Iterable[dict[str, int]] = POOLS,
+) -> Iterator[Case]:
+    """Yield a study of these models for each pool and seed."""
+    trials = SHORT_TRIALS if short else TRIALS
+    for pool in pools:
+        for seed in seeds:
             ordered = dict(reversed(pool.items())) if seed % 2 else pool
-            case = Case(times=times, pool=ordered, tuner=tuner, trials=trials, seed=seed)
-            seconds, steps = run(case, rule)
-            ratios.append(seconds / bound(case, steps))
+            yield Case(times=times, pool=ordered, tuner=tuner, trials=trials, seed=seed)
+
+
+def _figure(name: str, studies: Sequence[Case], rule: str) -> Figure:
+    """Return the mean makespan over the bound, of all studies."""
+    ratios = []
+    for case in studies:
+        seconds, steps, _ = run(case, rule)
+        ratios.append(seconds / bound(case, steps))
+    is_bounded = "random search" in name and "vision" not in name
     return Figure(
-        name=f"makespan over the bound, {tuner} search of {mix}, {rule}",
+        name=f"makespan over the bound, {name}",
         value=statistics.fmean(ratios),
         unit="x",
-        at_most=MOST.get(rule) if tuner == "random" else None,
+        at_most=MOST.get(rule) if is_bounded else None,
         note=f"{RULES[rule]}; {min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} runs",
     )
 
 
 if __name__ == "__main__":
     sys.exit(
-        main("hardware", measure, data="gavel_throughputs.csv.gz, the measured steps a second")
+        main(
+            "hardware",
+            measure,
+            data="gavel_throughputs.csv.gz, the measured steps a second",
+            timm="timm_speed_dev.csv.gz, vision models on other classes; left out without it",
+        )
     )

@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+from dasktune.graph.keys import root_key
+from dasktune.graph.plan import SearchPlan
+from dasktune.sequences import Constant
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 MODULES = ("hardware", "figures")
 SPEEDS = {"k80": 1.0, "p100": 2.0, "v100": 3.0}
@@ -58,6 +62,27 @@ def test_bound_of_two_models_is_that_of_a_hand(hardware: Any) -> None:
     assert hardware.bound(case, {"a": 100, "b": 0}) == pytest.approx(100 / (1 + 2 / 10))
 
 
+def test_vision_models_are_those_of_all_classes(hardware: Any, tmp_path: Path) -> None:
+    path = tmp_path / "timm.csv.gz"
+    lines = ["hardware,model,mode,samples_per_sec,img_size"]
+    for kind, speed in (("cpu_i9_10940x", 2), ("rtx3090", 40), ("rtx4090", 80)):
+        lines += [f"{kind},net,infer,{speed},224", f"{kind},net,train,1,224"]
+    lines += ["rtx3090,other,infer,9,224"]
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    expected = {"cpu_i9_10940x": 1200.0, "rtx3090": 60.0, "rtx4090": 30.0}
+    assert hardware.timm_times(path) == {"net@224": expected}
+
+
+def test_second_study_begins_with_the_speeds_of_the_first(hardware: Any) -> None:
+    times = {"a": {"x": 1.0, "y": 10.0}, "b": {"x": 1.0, "y": 1.5}}
+    case = hardware.Case(times=times, pool={"x": 1, "y": 1}, tuner="random", trials=20, seed=0)
+    speeds = hardware.kept_by(case)
+    assert (speeds.is_known, speeds.kept) == (True, []), "nothing is measured in this study yet"
+    plan = SearchPlan(root_key("second", 0))
+    plan.register(0, {"model": Constant("b"), "batch_size": Constant(0)}, 1)
+    assert speeds.seconds_per_step(plan.paths[0].leaf, "y") == pytest.approx(1.5)
+
+
 @pytest.mark.process
 def test_short_version_needs_no_more_than_the_file(throughputs: Path, tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
@@ -68,5 +93,6 @@ def test_short_version_needs_no_more_than_the_file(throughputs: Path, tmp_path: 
     start = "makespan over the bound, random search of 7 families, "
     assert 1 <= figures[f"{start}known"] < figures[f"{start}one class"]
     assert figures[f"{start}learned"] < figures[f"{start}first come"]
+    assert 1 <= figures[f"{start}second study"] < figures[f"{start}one class"]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert (refused.returncode, "--data must be the path" in refused.stderr) == (1, True)
