@@ -38,7 +38,8 @@ def test_values_of_no_rows_are_none(dialect: str) -> None:
 def test_values_of_rows_are_those_of_each_in_order() -> None:
     rows = _rows(3)
     values_of = insertions("sqlite")["metrics"].values
-    assert values_of(rows) == [("k0", "r", 0, '{"loss":0.5}', 0.25), *values_of(rows[1:])]
+    first = ("k0", "r", 0, '{"loss":0.5}', 0.25, None)
+    assert values_of(rows) == [first, *values_of(rows[1:])]
 
 
 @pytest.mark.parametrize("kind", [JsonText(), MetricsText()])
