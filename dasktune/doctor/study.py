@@ -11,7 +11,6 @@ import asyncio
 import inspect
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -32,11 +31,10 @@ from dasktune.trainer.check_resume.verdict import binding_here, device_of
 from dasktune.trainer.fingerprint.data import json_digest
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.fingerprint.installed import is_installed_name
+from dasktune.trainer.parsing import parsed
 from dasktune.worker.hardware import describe_worker
 from dasktune.worker.job import JobPlan, open_job
 from dasktune.worker.sharing import describe_sharing
-
-_PARSING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +169,8 @@ def _imported(module: ModuleType) -> set[str]:
     except (OSError, TypeError):
         homes = (getattr(value, "__module__", None) or "" for value in vars(module).values())
         return {name.partition(".")[0] for name in homes}
-    with _PARSING:  # Python 3.11 counts the depth of a tree for all threads together
-        tree = ast.parse(source)
     names = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

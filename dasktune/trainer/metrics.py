@@ -6,6 +6,8 @@ import ast
 import inspect
 import textwrap
 
+from dasktune.trainer.parsing import parsed
+
 
 def metric_names(trainer_class: type) -> frozenset[str]:
     """Return the metric names that ``evaluate`` returns; empty if they are unknown.
@@ -15,7 +17,7 @@ def metric_names(trainer_class: type) -> frozenset[str]:
     """
     method = inspect.unwrap(trainer_class.evaluate)  # type: ignore[attr-defined]
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
+        tree = parsed(textwrap.dedent(inspect.getsource(method)))
     except (OSError, TypeError, SyntaxError):
         return frozenset()
     function = tree.body[0]

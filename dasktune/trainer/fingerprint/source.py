@@ -12,7 +12,6 @@ import dis
 import inspect
 import linecache
 import sys
-import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,9 +21,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from dasktune.trainer.fingerprint.dynamic import REFLECTIONS
-
-_PARSING = threading.Lock()
-"""Python 3.11 counts the depth of syntax trees for all threads together while parsing."""
+from dasktune.trainer.parsing import parsed
 
 _Place = tuple[str, int]
 _Callable = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -171,9 +168,8 @@ class _File:
     """
 
     def __init__(self, text: str, name: str) -> None:
-        with _PARSING:
-            self.tree = ast.parse(text)
-            compiled = compile(self.tree, name, "exec", dont_inherit=True)
+        self.tree = parsed(text)
+        compiled = compile(self.tree, name, "exec", dont_inherit=True)
         self.pieces: dict[ast.AST, Piece] = {}
         self.classes = list(_classes(self.tree, ""))
         self.functions: dict[_Place, list[_Callable]] = defaultdict(list)
