@@ -1,4 +1,7 @@
-"""How many slots train while there is work: 64 real ones, and 512 in a simulation."""
+"""How many slots train while there is work: 64 real ones, and 512 in a simulation.
+
+Real slots run one study, and 2 and 4 studies at once that share them.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,11 @@ import tempfile
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +54,12 @@ BEGINNINGS = 2
 """First stages for each worker: each has two second ones, and each of those two third ones."""
 
 SIMULATED_BEGINNINGS = 1
+
+STUDIES, REPEATS = (2, 4), 3
+"""Numbers of studies that share the real slots, and how often each is measured."""
+
+SHARED_STEP_SECONDS = 3.0
+"""Of a step of these studies: several drivers in one process leave the slots less of it."""
 
 STEPS = 3
 """Of a stage."""
@@ -100,9 +112,9 @@ def sleep(seconds: float) -> tuple[float, float]:
     return began, time.time()
 
 
-def space(beginnings: int) -> dt.Space:
+def space(beginnings: int, seed: int = 0) -> dt.Space:
     """Return trials that begin differently, and part twice: a stage each is `STEPS` long."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     return dt.Space(
         pace=[
             Piecewise([pace, second * pace, third * pace], boundaries=[STEPS, 2 * STEPS])
@@ -117,7 +129,12 @@ def measure(short: bool) -> list[Figure]:
     """Measure on real slots, on those of Dask alone, and on simulated ones."""
     workers, simulated = (SHORT_WORKERS, SHORT_SIMULATED) if short else (WORKERS, SIMULATED)
     seconds = SHORT_STEP_SECONDS if short else STEP_SECONDS
-    return [*_real(workers, seconds), *_simulated(simulated, seconds)]
+    repeats, shared_seconds = (1, seconds) if short else (REPEATS, SHARED_STEP_SECONDS)
+    return [
+        *_real(workers, seconds),
+        *(_shared(workers, shared_seconds, count, repeats) for count in STUDIES),
+        *_simulated(simulated, seconds),
+    ]
 
 
 # ---------------------------------------------------------------------------- real slots
@@ -173,6 +190,51 @@ def _real(workers: int, seconds: float) -> list[Figure]:
             note="deciding, writing to the database, submitting",
         ),
     ]
+
+
+def _shared(workers: int, seconds: float, count: int, repeats: int) -> Figure:
+    """Return the idle share of real slots that several studies share, each with a driver."""
+    load, cpu = os.getloadavg()[0], time.process_time()
+    idle = []
+    for _ in range(repeats):
+        with (
+            tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder,
+            _in_process_client(workers) as client,
+            ThreadPoolExecutor(count) as pool,
+        ):
+            run = partial(_run_one_of, client, Path(folder), seconds, workers // count)
+            spans, begins = zip(*pool.map(run, range(count)), strict=True)
+            idle.append(1 - _busy(chain(*spans), sorted(chain(*begins)), workers))
+    cpu = time.process_time() - cpu
+    return Figure(
+        name=f"idle share of {workers} slots, {count} studies at once, while there is work",
+        value=statistics.median(idle),
+        at_most=IDLE,
+        note=f"median of {repeats}, {min(idle):.3f} to {max(idle):.3f}; stages of "
+        f"{STEPS * seconds:g} s in the mean; workers, scheduler and "
+        f"{count} drivers are one process, {cpu / repeats:.0f} s of its CPU each; "
+        f"load before {load:.1f} on {os.cpu_count()} cores",
+    )
+
+
+def _run_one_of(
+    client: Any, folder: Path, seconds: float, beginnings: int, number: int
+) -> tuple[list[tuple[float, ...]], list[float]]:
+    """Run one of several studies; return its steps from when until when, and its stages' begins."""
+    log = folder / f"log-{number}"
+    study = dt.create_study(
+        Sleeper,
+        name=f"utilisation-{number}",
+        storage=folder / f"store-{number}",
+        metric="value",
+        config={"log": str(log), "seconds": seconds},
+    )
+    tuner = dt.algos.Grid(space(beginnings, seed=number), max_steps=3 * STEPS)
+    study.optimize(tuner, client=client, progress=False, last_line=False)
+    # Stages that were taken back before they began have no time.
+    begins = [stage.started for stage in study.stages() if stage.started]
+    study.close()
+    return [tuple(map(float, line.split())) for line in log.read_text().splitlines()], begins
 
 
 @contextmanager
