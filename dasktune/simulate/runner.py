@@ -72,6 +72,9 @@ class Conditions:
         Seconds of a prediction, during which training goes on.
     answer
         Computes a prediction; if it raises, the tuner gets None.
+    tells_progress
+        Whether workers say how far they are, after 1, 2, 4, 8, ... steps of a stage, as real ones
+        do; None if they do where there are several classes, whose speeds are learned from it.
     """
 
     curve: Callable[[Values, Step], float]
@@ -83,6 +86,7 @@ class Conditions:
     overheads: Overheads = field(default_factory=Overheads)
     prediction_seconds: float = 0.0
     answer: Callable[[Question], Prediction] = Question.answer
+    tells_progress: bool | None = None
 
 
 class SimulatedRunner:
@@ -126,6 +130,8 @@ class SimulatedRunner:
         self._metric = engine.objective.metrics[0]
         self._workers = dict(_workers(offers_of(workers, offers), together))
         self.busy_seconds = {worker.kind: 0.0 for worker in self._workers.values()}
+        tells = conditions.tells_progress
+        self._tells_progress = len(self.busy_seconds) > 1 if tells is None else tells
         self._due: list[tuple[float, int, Worker, SimulatedJob, Step | None, int]] = []
         self._answers: list[tuple[float, int, AskOrder]] = []
         self._durable: list[tuple[float, int, Saved]] = []
@@ -279,8 +285,8 @@ class SimulatedRunner:
             self._start_next(worker)
 
     def _say_progress(self, job: SimulatedJob, step: Step) -> None:
-        """Report the progress of a job where there are several classes, to be measured early."""
-        if len(self.busy_seconds) > 1:
+        """Report how far a job is, for its speed to be measured early."""
+        if self._tells_progress:
             attempt, start = job.order.attempt, job.order.start
             seconds = job.pace.between(start, step)
             self.tell(Progress(attempt=attempt, step=step, seconds=seconds))
@@ -425,7 +431,7 @@ class SimulatedRunner:
     def _next_step(self, job: SimulatedJob) -> Step:
         """Return the next step of a job that is saved or reported, or reaches the target."""
         save = job.next_save(job.known)
-        if len(self.busy_seconds) > 1:
+        if self._tells_progress:
             save = min(save, job.next_progress(job.known))
         if self.budget.wanted is not None:
             for step in self._measured(job.known, save):
