@@ -377,7 +377,7 @@ def _view_of(row: StudyRow, trials: Iterable[TrialRecord], database: Database) -
     for trial in trials:
         if trial.was_trained_here:
             dispatcher.register(
-                *(trial.number, trial.lineage, trial.max_steps, trial.seed),
+                *(trial.number, trial.keyed_sequences, trial.max_steps, trial.seed),
                 is_alone=trial.alone is not None,
                 numerics=trial.numeric_class,
             )

@@ -185,7 +185,7 @@ class SharedStages:
             self._wanted[trial.number] = until
             nodes = self._view.plan.nodes_of(trial.number)
             if nodes:
-                path = SaveRequest(sequences=trial.lineage, ends=(until, trial.max_steps))
+                path = SaveRequest(sequences=trial.keyed_sequences, ends=(until, trial.max_steps))
                 paths.setdefault(self._view.plan.root_key_of(nodes[0]), []).append(path)
         for root, requests in paths.items():
             self._leasing.want(root, requests)

@@ -751,7 +751,7 @@ class Engine:
         needs = self._needs(trial)
         self._take_devices(trial, needs)
         instructions = self._dispatcher.register(
-            *(trial.number, trial.lineage, trial.max_steps, trial.seed),
+            *(trial.number, trial.keyed_sequences, trial.max_steps, trial.seed),
             is_alone=trial.alone is not None,
             needs=needs,
             model_rank=trial.model_rank,
@@ -817,7 +817,7 @@ class Engine:
         """Train a trial by itself from now on."""
         if trial.alone is None:
             trial.devices = ((0, trial.devices[-1][1]),)
-            path = trial.number, trial.lineage, trial.max_steps, trial.seed
+            path = trial.number, trial.keyed_sequences, trial.max_steps, trial.seed
             trial.alone = Alone(told=trial.steps, trained=self._dispatcher.separate(*path))
             trial.numerics = ""
             self._changed[trial.number] = None

@@ -101,7 +101,7 @@ class TrialRecord:
     numerics: str = ""
 
     @property
-    def lineage(self) -> Sequences:
+    def keyed_sequences(self) -> Sequences:
         """The sequences that its state keys name: also the number of devices if there are more."""
         return with_devices(self.sequences, self.devices)
 

@@ -301,7 +301,7 @@ def _planned(study: StudyRow, rows: Iterable[TrialRow]) -> tuple[SearchPlan, int
         until = max(trial.steps, trial.until or 0)
         if until and trial.was_trained_here:
             plan.register(
-                *(trial.number, trial.lineage, until, trial.seed),
+                *(trial.number, trial.keyed_sequences, until, trial.seed),
                 is_alone=trial.alone is not None,
                 numerics=trial.numeric_class,
             )

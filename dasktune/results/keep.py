@@ -61,7 +61,7 @@ def kept_keys(database: Database, row: StudyRow, keep: Keep) -> list[str]:
     best = (trial for trial in winners(records, objective, keep) if trial.steps)
     return [
         plan.register(
-            *(trial.number, trial.lineage, trial.steps, trial.seed),
+            *(trial.number, trial.keyed_sequences, trial.steps, trial.seed),
             is_alone=trial.alone is not None,
             numerics=trial.numeric_class,
         ).key_at(trial.steps)

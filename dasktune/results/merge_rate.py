@@ -52,4 +52,4 @@ def _asked(study: HasTrials) -> Iterator[tuple[Hashable, Sequences, Step]]:
         steps = max(trial.steps, trial.until or 0)
         if trial.was_trained_here and steps:
             # A trial that shares nothing starts from a state of its own.
-            yield plan.nodes_of(number)[0].key_at(0), trial.lineage, steps
+            yield plan.nodes_of(number)[0].key_at(0), trial.keyed_sequences, steps

@@ -451,7 +451,7 @@ class StudyResults:
             )
             for trial in furthest_first:
                 dispatcher.register(
-                    *(trial.number, trial.lineage, trial.max_steps, trial.seed),
+                    *(trial.number, trial.keyed_sequences, trial.max_steps, trial.seed),
                     is_alone=trial.alone is not None,
                     numerics=trial.numeric_class,
                 )

@@ -112,7 +112,7 @@ def _withdrawn_steps(trials: Iterable[TrialRecord]) -> Step:
     kept, left = [], []
     for trial in trials:
         if trial.alone is None:
-            kept.append((trial.seed, trial.lineage, max(trial.steps, trial.until or 0)))
+            kept.append((trial.seed, trial.keyed_sequences, max(trial.steps, trial.until or 0)))
         elif trial.alone.trained:
-            left.append((trial.seed, trial.lineage, trial.alone.trained))
+            left.append((trial.seed, trial.keyed_sequences, trial.alone.trained))
     return steps_together([*kept, *left])[1] - steps_together(kept)[1]

@@ -236,7 +236,7 @@ def test_other_devices_train_from_the_last_report_on() -> None:
     before.run(most=5)
     again = Bench(loss, before.trials, devices_of=lambda needs: 1)
     for trial in again.trials.values():  # as a study that is opened again knows them
-        path = trial.number, trial.lineage, trial.max_steps, trial.seed
+        path = trial.number, trial.keyed_sequences, trial.max_steps, trial.seed
         again.dispatcher.register(*path)
     again.take(again.engine.resume(Halving(), place=0, records=before.log, now=0.0))
     again.run()

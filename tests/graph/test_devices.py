@@ -53,7 +53,7 @@ def test_a_new_edge_ends_where_the_devices_change() -> None:
 
 def test_devices_of_a_trial_change_after_its_last_report() -> None:
     trial = TrialRecord(number=0, tuner=0, local=0, params={}, sequences=PLAIN, max_steps=10)
-    assert trial.lineage is PLAIN
+    assert trial.keyed_sequences is PLAIN
     assert not trial.use_devices(1)
     trial.steps = 4
     assert trial.use_devices(2)
