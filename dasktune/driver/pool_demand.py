@@ -7,25 +7,27 @@ fit all pools leave them the room.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from dasktune.cluster.pools import WorkerPool
 from dasktune.driver.scaling import MOST, open_stages, running_steps, yet_to_begin
 from dasktune.graph.matching import Wanted
 from dasktune.graph.view import RunView
-from dasktune.needs import Offer
+from dasktune.needs import Needs, NumericClass, Offer
 
 
 class PoolDemand:
     """The demand of a run for the workers of each pool.
 
-    A pool knows the tags that users gave it. Its workers may have more, by their hardware: those
-    of each worker that was there are remembered. As long as a pool has had no worker, a stage may
-    fit it that misses tags only.
+    A pool knows the tags that users gave it. Its workers may have more, by their hardware, and
+    they have numeric classes: those of each worker that was there are remembered. As long as a
+    pool has had no worker, a stage may fit it that misses tags or a numeric class only.
     """
 
     def __init__(self) -> None:
         self._offers: dict[str, Offer] = {}
+        self._classes: dict[str, set[NumericClass | None]] = {}
 
     def of(
         self, view: RunView, pools: Sequence[WorkerPool], now: float, *, left: int | None
@@ -58,6 +60,7 @@ class PoolDemand:
         for pool in pools:
             for worker in pool.workers & view.offers.keys():
                 known, offer = self._offers.get(pool.name, pool.offer), view.offers[worker]
+                self._classes.setdefault(pool.name, set()).add(offer.numerics)
                 if not offer.tags <= known.tags or pool.name not in self._offers:
                     amounts = {**dict(known.amounts), **dict(offer.amounts)}
                     tags = known.tags | offer.tags
@@ -71,8 +74,7 @@ class PoolDemand:
         If it fits none, those without a worker so far that it may fit.
         """
         needs = [view.needs, *wanted]
-        offers = {pool.name: self._offers.get(pool.name, pool.offer) for pool in pools}
-        fits = [pool for pool in pools if all(each.fits(offers[pool.name]) for each in needs)]
+        fits = [pool for pool in pools if self._fits(needs, pool)]
         if fits:
             return fits
         new = [pool for pool in pools if pool.name not in self._offers]
@@ -82,6 +84,13 @@ class PoolDemand:
         # Trials with unlike needs share the stage, and no pool is for all of them.
         by_needs = [self._fitting(view, frozenset({each}), pools) for each in wanted]
         return [pool for pool in pools if any(pool in fitting for fitting in by_needs)]
+
+    def _fits(self, needs: Iterable[Needs], pool: WorkerPool) -> bool:
+        """Whether workers of a pool, of one of its numeric classes, meet all of some needs."""
+        known = self._offers.get(pool.name, pool.offer)
+        classes = self._classes.get(pool.name, {None})
+        offers = [replace(known, numerics=numerics) for numerics in classes]
+        return any(all(each.fits(offer) for each in needs) for offer in offers)
 
 
 def slowest_steps(view: RunView, pools: Sequence[WorkerPool]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dasktune.cluster.pools import WorkerPool
 from dasktune.driver.pool_demand import PoolDemand
 from dasktune.graph.events import WorkerGone, WorkerJoined, WorkerLost
 from dasktune.graph.view import RunView
-from dasktune.needs import Needs, Offer
+from dasktune.needs import Needs, NumericClass, Offer
 from dasktune.sequences import Constant
 from tests.graph.test_dispatch import Table, turn
 
@@ -96,3 +96,25 @@ def test_tags_of_hardware_are_learned_from_the_first_worker(tag: str, counts: li
     # The pool has no worker any more; its tags are still known.
     found = learned.of(view, [pool("a"), pool("b")], 0.0, left=0)
     assert [*found.values()] == counts
+
+
+def test_begun_trial_counts_for_the_pool_of_its_numeric_class() -> None:
+    table, learned = Table(), PoolDemand()
+    classes = [NumericClass(name="cpu"), NumericClass(name="cuda A100", in_keys=True)]
+    table.dispatcher.meet(classes[0], classes, [])
+    for number, numerics in enumerate(classes):
+        table.tell(WorkerJoined(worker=f"w{number}", numerics=numerics))
+    learned.of(
+        RunView(table.dispatcher),
+        [pool("cpu", workers="w0"), pool("gpu", workers="w1")],
+        0.0,
+        left=0,
+    )
+    for event in (WorkerGone(worker="w1"), WorkerLost(worker="w1")):
+        table.tell(event)
+    begun = classes[1]
+    table.dispatcher.register(0, {"lr": Constant(1.0)}, 10, numerics=begun)
+    table.extend(0, 10)
+    # The pool has no worker any more; its class is still known, and its jobs must come back.
+    pools = [pool("cpu", workers="w0"), pool("gpu")]
+    assert learned.of(RunView(table.dispatcher), pools, 0.0, left=0) == {"cpu": 0, "gpu": 1}
