@@ -409,9 +409,11 @@ class Leases:
 
     def leave(self, *drivers: HeldLeases) -> None:
         """Remove the objects of drivers that have ended."""
-        paths = [layout.driver_path(driver.holder) for driver in drivers]
-        ended = [layout.ended_path(driver.holder) for driver in drivers if driver.lists_ended]
-        self._files.remove_files([*paths, *ended])
+        # A driver may have died after it had written the second object, and before the first
+        # one said so. The second one goes first: it is found by the first one only.
+        holders = [driver.holder for driver in drivers]
+        paths = [*map(layout.ended_path, holders), *map(layout.driver_path, holders)]
+        self._files.remove_files(paths)
 
     def holders(self) -> list[str]:
         """Return the names of all drivers that have an object, whether they live or not."""

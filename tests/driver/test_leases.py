@@ -402,6 +402,19 @@ def test_objects_of_drivers_that_ended_long_ago_go(driver: Driver) -> None:
     assert driver.leases.holders() == [driver.leasing.holder]
 
 
+def test_ended_leases_of_a_driver_that_died_go_with_it(driver: Driver) -> None:
+    dead = HeldLeases(holder="h2", study="other", expires=driver.now, leases=())
+    driver.leases.hold(dead)
+    # It died before its object could say that it lists them.
+    driver.leases.list_ended(replace(dead, leases=(driver.lease("dd" * 16, 0, 80),)))
+    driver.now += STALE_SECONDS + 1
+    assert driver.ask("mine") is None
+    driver.leasing.beat()
+    driver.settle()
+    assert driver.leases.holders() == [driver.leasing.holder]
+    assert list(driver.files.entries(layout.ENDED)) == []
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"is_done": True, "step": 6}, {"sequences": {"lr": Constant(0.2).to_json()}}, {"stop": 6}],
