@@ -197,6 +197,9 @@ class Heartbeat:
         """
         began, view = time.monotonic(), self._engine.view
         if len(view.slots) > sum(self._classes.values()):
+            if not self._classes:
+                # While the run waited for its workers, a status without any was written.
+                self._due = began
             self._classes = view.classes
         if began < self._due:
             return

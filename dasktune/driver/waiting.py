@@ -137,8 +137,9 @@ def _for_workers(view: RunView, around: Surroundings) -> Iterator[Wait]:
         return
     offers = around.present.values()
     if offers and not any(map(around.needs.fits, offers)):
-        stages = _counted(view.stages_waiting, "stage")
-        text = f"{stages} to run: {unmet_text(around.needs, offers)}"
+        unmet, waiting = unmet_text(around.needs, offers), view.stages_waiting
+        # Before the tuner begins there are no stages yet, but needs of all that will come.
+        text = f"{_counted(waiting, 'stage')} to run: {unmet}" if waiting else unmet
         yield Wait(kind="resources", text=text, since=around.deserted)
     elif around.present:
         text = f"none of {_counted(len(around.present), 'worker')} can be used yet"

@@ -67,6 +67,13 @@ def test_workers_that_lack_what_a_stage_needs_are_named() -> None:
     assert text == ("3 stages to run: no worker has GPU=1; workers: 8 cores (tags x86_64)")
 
 
+def test_unmet_needs_before_any_stage_name_no_stages() -> None:
+    needs = Needs.of({"tags": ["a100"]})
+    ((kind, text),) = texts(dispatcher(0), present={"w": Offer()}, needs=needs)
+    assert kind == "resources"
+    assert text.startswith("no worker has ")
+
+
 def test_worker_that_fits_but_is_not_used_yet_lacks_nothing() -> None:
     needs = Needs.of({"GPU": 1})
     present = {"w": Offer.of({"GPU": 1}), "v": Offer()}
