@@ -289,6 +289,13 @@ def _open_row(
         if not _is_equal(row.spec, spec, field)
     )
     refuse(_store_problems(name, row.spec, spec))
+    if PORTABLE not in row.spec and spec[PORTABLE] is False:
+        logger.warning(
+            "study %s was created by an earlier version and takes all workers for one numeric "
+            "class: portable=False, which reuse='exact' implies, has no effect; another name "
+            "makes a study that has it",
+            name,
+        )
     if problem := other_rule(row):
         logger.warning("%s: its results are only read", problem)
     return row

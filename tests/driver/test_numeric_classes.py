@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +151,20 @@ def test_study_keeps_what_portable_it_was_created_with(tmp_path: Path) -> None:
     study(tmp_path)
     with pytest.raises(ConfigurationError, match="created with portable None, got portable True"):
         study(tmp_path, portable=True)
+
+
+@pytest.mark.parametrize(
+    ("portable", "warnings"),
+    [(None, 0), (True, 0), (False, 1)],
+)
+def test_portable_of_an_earlier_study_warns_without_effect(
+    tmp_path: Path, portable: bool | None, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    study(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / "dasktune.db")) as database, database:
+        database.execute("UPDATE dasktune_studies SET spec = json_remove(spec, '$.portable')")
+    caplog.clear()
+    study(tmp_path, portable=portable).close()
+    logged = [each.getMessage() for each in caplog.records if "portable" in each.getMessage()]
+    assert len(logged) == warnings
+    assert all("portable=False, which reuse='exact' implies, has no effect" in m for m in logged)
