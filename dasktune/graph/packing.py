@@ -168,7 +168,7 @@ class _Device:
     """A device: the memory of it, its workers, and the stages that run there.
 
     ``load`` is the time integral of the number of stages up to ``at``; ``passed`` counts those
-    that have joined out of turn since it was empty.
+    that were given to it out of turn since one worker had it alone.
     """
 
     nbytes: int = 0
@@ -286,7 +286,7 @@ class Packing:
         if not others:
             return True
         together = len(others) + 1
-        is_late = worker not in device.running and device.passed >= MOST_PASSED
+        is_late = device.passed >= MOST_PASSED
         if is_late or node in self._alone or not self._allows(node, kind, device, together):
             return False
         return all(
@@ -347,16 +347,14 @@ class Packing:
 
     # ----------------------------------------------------------------------- events
 
-    def enter(self, attempt: Attempt, *, is_in_turn: bool = True) -> None:
-        """Note that a worker begins an attempt, or goes on with it after another.
+    def jump_queue(self, worker: str) -> None:
+        """Note that a worker is given a stage before one that waits until its device is empty."""
+        device = self._device_of.get(worker)
+        if device is not None:
+            device.passed += 1
 
-        Parameters
-        ----------
-        attempt
-            The attempt.
-        is_in_turn
-            Whether none that goes first has to wait until the device is empty.
-        """
+    def enter(self, attempt: Attempt) -> None:
+        """Note that a worker begins an attempt, or goes on with it after another."""
         device = self._device_of.get(attempt.worker)
         if device is None:
             return
@@ -364,8 +362,8 @@ class Packing:
         if before is attempt:
             return
         device.advance(self.now)
-        if before is None:
-            device.passed = (device.passed + (not is_in_turn)) if device.running else 0
+        if not self.company(attempt.worker):
+            device.passed = 0
         device.running[attempt.worker] = attempt
         together = len(device.running)
         device.most[attempt.worker] = 0

@@ -313,7 +313,7 @@ class Placing:
         best = self._frontier.best_ready(
             may_meet=lambda wanted: self.matching.may_run(slot.worker, wanted)
         )
-        return best is node
+        return best is None or best is node or not self._frontier.goes_first(best, node)
 
     def _may_meet(self, wanted: Wanted, workers: Collection[str]) -> bool:
         """Whether one of some workers meets needs."""
@@ -590,8 +590,10 @@ class Placing:
             kind=slot.kind,
         )
         self._attempts[attempt.id] = attempt
+        if not self._is_in_turn(node, slot):
+            self.packing.jump_queue(slot.worker)
         if not slot.queue:
-            self.packing.enter(attempt, is_in_turn=self._is_in_turn(node, slot))
+            self.packing.enter(attempt)
         slot.queue.append(attempt)
         self._idle.pop(slot.worker, None)
         self._free.pop(slot.kind, None)

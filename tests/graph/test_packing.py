@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Failed,
@@ -83,16 +84,26 @@ def test_memory_that_was_full_is_not_filled_again() -> None:
 class Device:
     """A dispatcher, and devices with four workers each whose speed depends on how many run."""
 
-    def __init__(self, total: Total, *, devices: int = 1, nbytes: int = 16 * GIB) -> None:
+    def __init__(
+        self,
+        total: Total,
+        *,
+        devices: int = 1,
+        workers: int = 4,
+        nbytes: int = 16 * GIB,
+        lookahead: float = 0.0,
+    ) -> None:
         self.total, self._devices = total, devices
-        self.dispatcher = Dispatcher(root_key("packing", 0))
+        options = DispatchOptions(lookahead_seconds=lookahead)
+        self.dispatcher = Dispatcher(root_key("packing", 0), options)
         self.running: dict[str, RunStage] = {}
+        self.queued: dict[str, RunStage] = {}
         self.left: dict[str, float] = {}
         self.peak = GIB
         self.now = 0.0
         self.together: list[int] = []
         self.failed: list[FailTrial] = []
-        for number in range(4 * devices):
+        for number in range(workers * devices):
             at = number % devices
             event = WorkerJoined(worker=f"w{number}", device=f"d{at}", device_bytes=nbytes)
             self.go_on(self.dispatcher.handle(event, 0.0))
@@ -110,10 +121,14 @@ class Device:
             instruction = todo.popleft()
             if isinstance(instruction, FailTrial):
                 self.failed.append(instruction)
-            if isinstance(instruction, RunStage):
-                self.running[instruction.worker] = instruction
-                self.left[instruction.worker] = STEPS
-                todo.extend(self.dispatcher.handle(Started(attempt=instruction.attempt), self.now))
+            if isinstance(instruction, RunStage) and instruction.worker in self.running:
+                self.queued[instruction.worker] = instruction
+            elif isinstance(instruction, RunStage):
+                todo.extend(self.begin(instruction))
+
+    def begin(self, order: RunStage) -> list[Instruction]:
+        self.running[order.worker], self.left[order.worker] = order, STEPS
+        return self.dispatcher.handle(Started(attempt=order.attempt), self.now)
 
     def beside(self, worker: str) -> int:
         own = int(worker[1:]) % self._devices
@@ -129,13 +144,22 @@ class Device:
             self.left[other] -= seconds * rate
         self.now += seconds
         order = self.running.pop(worker)
+        following = self.queued.pop(worker, None)
+        if following is not None:
+            self.running[worker] = following
         for event in (
             TrainingEnded(
-                attempt=order.attempt, step=STEPS, status="trained", peak_bytes=self.peak
+                attempt=order.attempt,
+                step=STEPS,
+                status="trained",
+                seconds=seconds,
+                peak_bytes=self.peak,
             ),
             Saved(attempt=order.attempt, step=STEPS, reports=((STEPS, {"loss": 0.0}),)),
         ):
             self.go_on(self.dispatcher.handle(event, self.now))
+        if following is not None:
+            self.go_on(self.begin(following))
 
     def train(self) -> None:
         while self.running:
@@ -226,8 +250,9 @@ def test_a_worker_lost_beside_others_blames_no_trial() -> None:
     assert not device.failed
 
 
-def test_other_models_wait_for_a_bounded_number() -> None:
-    device = Device(lambda n: min(n, 2))
+@pytest.mark.parametrize(("workers", "lookahead"), [(4, 0.0), (2, 0.0), (2, 100.0)])
+def test_other_models_wait_for_a_bounded_number(workers: int, lookahead: float) -> None:
+    device = Device(lambda n: min(n, 2), workers=workers, lookahead=lookahead)
     device.ask(range(200))
     while device.together[-10:] != [2] * 10:
         device.end_next()
