@@ -100,7 +100,7 @@ def simulate(
         Simulates devices on which several trials may train together: the steps a second of a
         device with 1, 2, 3, ... of them, as multiples of those of one alone, such as
         ``(1.0, 1.7, 2.1)``; or this by class. Then `workers` counts devices. How many train
-        together is learned as in live runs; there is memory for all.
+        together is learned as in live runs; memory is never full.
     metric, direction
         As for `dasktune.create_study`. None takes those of the trace, or its only metric; else
         ``value`` and ``minimize``.
@@ -141,8 +141,8 @@ def simulate(
         During the run, if a stage is practically always dropped without a limit on time, or a
         tuner such as PBT changes the configuration of a trial on a trace.
     ClusterError
-        If no worker has what all stages need, or what a trial needs that the tuner begins at
-        once; later, if nothing but such trials is left.
+        If no worker meets the needs of all stages, or of a trial that the tuner begins at once.
+        For a later trial: when only trials with such needs are left.
     StorageError
         If the trace's file cannot be read.
 

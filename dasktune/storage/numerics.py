@@ -1,9 +1,9 @@
 """The numeric class that no state keys name, for each fingerprint of a store.
 
-States of one numeric class must not serve where others are trained. The class that first trains a
-fingerprint in a store has the keys that the fingerprint always had; the keys of others name their
-class. All drivers that share a store must agree on which class that is: a file says it, which is
-created only if it is absent.
+States of one numeric class must not serve trials of another. The class of the first run of a
+fingerprint in a store has keys without a class; the keys of all others name their class. All
+drivers that share a store must agree on the first class: a file has its name. A driver creates
+this file only if it is absent.
 """
 
 from __future__ import annotations

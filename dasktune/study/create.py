@@ -104,14 +104,14 @@ def create_study(
     reuse
         ``code`` reuses states of the same code, config and data; ``exact`` also demands
         the same versions of Python, NumPy, torch (where it is installed) and dasktune, and
-        hardware as with ``portable=False``.
+        numeric classes as with ``portable=False``.
     portable
-        Whether a trial may go on where the same steps give other bits: on another model of GPU,
-        or on a processor of another architecture. False: all trials with the same values at step 0
-        train on one kind of hardware, the one that begins them, and states of others do not serve
-        them. True: a trial may change at the border of a stage; its results are then those of a
-        trial alone up to rounding only. None: processors are one kind, and each model of GPU is
-        one.
+        Whether a trial may go to another *numeric class* of workers, on which the same steps give
+        other bits. None: a trial stays on the class that begins it, with all trials that have the
+        same values at step 0; states of other classes do not serve it. Each model of GPU is a
+        class, and all CPUs together are one. False: the same, but each architecture of CPUs is a
+        class. True: a trial may change its class between two stages; its results are then those
+        of a trial alone up to rounding only.
     on_nan
         ``rank`` ranks a metric that is NaN or infinite below all others, ``fail`` ends its
         trial as a failure.
