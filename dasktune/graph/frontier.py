@@ -401,8 +401,7 @@ class Frontier:
         """
         known = [(node, self._work[node]) for node in nodes if node in self._work]
         for node, work in reversed(known):
-            if anew:
-                work.trained = node.reached
+            work.trained = node.reached if anew else max(work.trained, node.reached)
             self.update(node)
         for node, work in known:
             if work.active and is_ready(node):

@@ -271,6 +271,10 @@ class Path:
     model_rank: float | None = None
 
 
+_States = tuple[Node, dict[Step, None], dict[Step, Metrics]]
+"""The checkpoints and metrics of the nodes on the way to one, as they were."""
+
+
 class SearchPlan:
     """All registered trials, merged by value.
 
@@ -315,6 +319,8 @@ class SearchPlan:
         """The roots whose keys name a numeric class, by the root without it."""
         self._homes: dict[tuple[Node, bytes], Node] = {}
         """The roots of the lineages that were moved there, by root and values at step 0."""
+        self._forgotten: dict[tuple[Node, bytes], list[_States]] = {}
+        """Forgotten states of the plain class, by root and values at step 0 of their lineage."""
         self.looks_up = True
         """Whether new nodes that no class is chosen for are told what is known by keys without."""
         self._seeded_key = seeded_key or (lambda seed: root_key(key, seed))
@@ -430,7 +436,9 @@ class SearchPlan:
         lineage = node.lineage
         root = self._root_above(lineage)
         lineage.bind(numerics, self._root_of_class(root, numerics))
-        if lineage.parent is not root:
+        if lineage.parent is root:
+            self._recall_states(lineage)
+        else:
             self._homes[root, encode_at(lineage.sequences, 0)] = self._root_above(lineage)
         nodes = list(lineage.below())
         if self._on_new is not None:
@@ -438,10 +446,33 @@ class SearchPlan:
                 self._on_new(each)
         return nodes
 
-    def forget_states(self, node: Node) -> None:
-        """Forget the states below a node, from which no worker here may go on."""
-        for below in node.below():
-            below.checkpoints, below.metrics = {}, {}
+    def forget_states(self, lineage: Node) -> None:
+        """Forget the states of a lineage, from which no worker here may go on.
+
+        They are known again once it may be trained where they were made.
+        """
+        nodes = list(lineage.below())
+        known = [
+            (each, each.checkpoints, each.metrics)
+            for each in nodes
+            if each.checkpoints or each.metrics
+        ]
+        if lineage.parent is not None and known:
+            place = lineage.parent, encode_at(lineage.sequences, 0)
+            self._forgotten[place] = [*self._forgotten.get(place, ()), *known]
+        for each in nodes:
+            each.checkpoints, each.metrics = {}, {}
+
+    def _recall_states(self, lineage: Node) -> None:
+        """Learn again what was forgotten of the states of a lineage."""
+        if lineage.parent is None or not self._forgotten:
+            return
+        place = lineage.parent, encode_at(lineage.sequences, 0)
+        for node, checkpoints, metrics in self._forgotten.pop(place, ()):
+            for step in checkpoints:
+                self.learn(node, step, is_stored=True)
+            for step, values in metrics.items():
+                self.learn(node, step, metrics=values)
 
     @property
     def unbound(self) -> list[Node]:
@@ -451,10 +482,12 @@ class SearchPlan:
 
     def look_up(self, *, plain: bool) -> None:
         """Set whether nodes of unbound lineages are told what is known by keys without a class."""
-        if plain and not self.looks_up and self._on_new is not None:
+        if plain and not self.looks_up:
             for lineage in self.unbound:
-                for node in list(lineage.below()):
-                    self._on_new(node)
+                self._recall_states(lineage)
+                if self._on_new is not None:
+                    for node in list(lineage.below()):
+                        self._on_new(node)
         self.looks_up = plain
 
     def _home_of(self, root: Node, first: bytes, numerics: NumericClass | None) -> Node:

@@ -232,6 +232,22 @@ def test_states_of_the_plain_class_serve_no_other() -> None:
     assert third.bound == {0: A100}
 
 
+def test_states_of_the_plain_class_wait_for_a_worker_of_it() -> None:
+    store = Store()
+    first = Play(store)
+    first.trial(0, 0, 3)
+    first.join("w", CPU)
+    first.extend(0)
+    first.finish()
+    again = Play(store)
+    again.trial(0, 0, 3)  # it is told what is known, once
+    again.dispatcher.plan._on_new = None
+    again.meet(A100)
+    again.join("cpu", CPU)
+    again.extend(0)
+    assert (again.reported, again.orders) == ({0}, [])
+
+
 def test_trial_that_began_on_the_plain_class_stays_there() -> None:
     store = Store()
     first = Play(store)
