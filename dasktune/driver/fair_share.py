@@ -103,11 +103,11 @@ class FairShare:
         if now < self._due and given_back == self._given_back:
             return
         self._due, self._given_back = now + CLAIM_SECONDS, given_back
-        busy = [name for name, slot in self._view.slots.items() if slot.queue]
         self._claim = {
             "workers": count_usable(),
             "weight": self._weight,
-            "busy": busy,
+            # A device is given back once all its workers are done with their stages.
+            "busy": [*self._view.busy_claims],
             # None are known at first. Of a device that workers share, one study has it all.
             "usable": [*self._view.claimable] or None,
             "holder": sharing.holder,

@@ -384,6 +384,12 @@ class Dispatcher:
         return (worker for worker in self.slots if not self._placing.packing.is_extra(worker))
 
     @property
+    def busy_claims(self) -> Iterator[str]:
+        """Yield the workers of `claimable` that have a stage, or whose device has one."""
+        busy = (slot.worker for slot in self.slots.values() if slot.queue)
+        yield from dict.fromkeys(map(self._placing.packing.stand_in, busy))
+
+    @property
     def factor_changes(self) -> Ordered[FactorChange]:
         """The changes so far of the number of stages that run together on shared devices."""
         return self._placing.packing.changes

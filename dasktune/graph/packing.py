@@ -248,10 +248,14 @@ class Packing:
             device.most.pop(worker, None)
             self.is_open = any(len(each.workers) > 1 for each in self._devices.values())
 
-    def is_extra(self, worker: str) -> bool:
-        """Whether another worker stands for the device of a worker, where each counts once."""
+    def stand_in(self, worker: str) -> str:
+        """Return the worker that stands for the device of a worker, where each counts once."""
         device = self._device_of.get(worker)
-        return device is not None and worker != min(device.workers)
+        return worker if device is None else min(device.workers)
+
+    def is_extra(self, worker: str) -> bool:
+        """Whether another worker stands for the device of a worker."""
+        return self.stand_in(worker) != worker
 
     def clear(self) -> None:
         """Forget all workers; what was learned stays."""

@@ -197,6 +197,11 @@ class RunView:
         return self._dispatcher.claimable
 
     @property
+    def busy_claims(self) -> Iterator[str]:
+        """Yield the workers of `claimable` that have a stage, or whose device has one."""
+        return self._dispatcher.busy_claims
+
+    @property
     def factor_changes(self) -> Sequence[FactorChange]:
         """The changes so far of the number of stages that run together on shared devices."""
         return self._dispatcher.factor_changes

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from distributed import Client, LocalCluster, Scheduler, Worker, get_worker
@@ -21,9 +21,10 @@ from dasktune.driver.fair_share import FairShare
 from dasktune.driver.shared_stages import NoSharing
 from dasktune.engine.timeouts import UNANSWERED_SECONDS
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Lent
+from dasktune.graph.events import Lent, WorkerJoined
 from dasktune.graph.shares import Lending
 from dasktune.graph.view import RunView
+from dasktune.sequences import Constant
 from tests.holding import wait_until
 
 from . import turns
@@ -280,6 +281,34 @@ def test_run_uses_all_workers_after_an_arbiter_failed_for_long(
         monkeypatch.setattr(FailingLending, "is_broken", True)
         share.turn(next(clock), lambda: 2, NoSharing())
     assert got.empty(), "patience begins anew with each answer"
+
+
+class HearingLending(Lending):
+    """Keeps the busy workers of each claim, with the class, as the scheduler has a copy."""
+
+    busy: ClassVar[list[object]] = []
+
+    def claim(self, *args: Any, **kwargs: Any) -> frozenset[str]:
+        self.busy.append(args[3])
+        return frozenset()
+
+
+def test_shared_device_is_kept_until_all_its_workers_are_done() -> None:
+    dispatcher = Dispatcher("root")
+    for worker in ("w0", "w1"):
+        dispatcher.handle(WorkerJoined(worker=worker, device="gpu0"), 0.0)
+    dispatcher.handle(Lent(workers=frozenset({"w1"})), 0.0)
+    dispatcher.register(0, {"lr": Constant(0.1)}, 10)
+    dispatcher.extend(0, 10, 0.0, 0.0)
+    assert dispatcher.slots["w1"].queue
+    HearingLending.busy.clear()
+    with ExitStack() as stack:
+        client = connected_to(ArbiterPlugin(HearingLending()), stack)
+        share = FairShare(RunView(dispatcher), run="run", weight=1.0, put=list[object]().append)
+        stack.enter_context(closing(share)).use(client)
+        share.turn(1.0, lambda: 2, NoSharing())
+        wait_until(lambda: len(HearingLending.busy) == 2)
+    assert HearingLending.busy == [frozenset(), frozenset({"w0"})]
 
 
 def test_plugin_is_registered_once(client: Client) -> None:

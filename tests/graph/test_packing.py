@@ -14,6 +14,7 @@ from dasktune.graph.events import (
     Failed,
     FailTrial,
     Instruction,
+    Lent,
     RunStage,
     Saved,
     Started,
@@ -282,3 +283,18 @@ def test_a_shared_device_counts_as_one_idle_worker() -> None:
     device.ask([0])
     assert device.dispatcher.idle_workers == 1
     assert len(device.dispatcher.slots) - len(list(device.dispatcher.beside)) == 2
+
+
+def test_a_device_is_in_use_as_long_as_any_worker_of_it() -> None:
+    device = Device(float, workers=2, devices=2)
+    dispatcher = device.dispatcher
+    dispatcher.handle(Lent(workers=frozenset({"w2"})), 0.0)
+    device.ask([0])
+    assert [*device.running] == ["w2"]
+    dispatcher.handle(Lent(workers=None), 0.0)
+    assert [*dispatcher.claimable] == ["w0", "w1"]
+    assert [*dispatcher.busy_claims] == ["w0"]
+    dispatcher.handle(Lent(workers=frozenset({"w1"})), 0.0)
+    assert [*dispatcher.busy_claims] == ["w0"], "the stage goes on to its next step"
+    device.train()
+    assert [*dispatcher.busy_claims] == []
