@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from weakref import WeakSet
 
 from distributed import Client, SchedulerPlugin
 
 import dasktune
 
 logger = logging.getLogger(__name__)
+
+_ANSWERED: WeakSet[Client] = WeakSet()
+"""Clients whose schedulers have answered that they can have plugins: each is asked once."""
 
 
 def add_plugin(client: Client, make: Callable[[], SchedulerPlugin], seconds: float) -> bool:
@@ -32,8 +36,10 @@ def add_plugin(client: Client, make: Callable[[], SchedulerPlugin], seconds: flo
         return getattr(package, "__version__", None) == version
 
     async def ask() -> bool:
-        if not await client.run_on_scheduler(can_have_plugins):
-            return False
+        if client not in _ANSWERED:
+            if not await client.run_on_scheduler(can_have_plugins):
+                return False
+            _ANSWERED.add(client)
         await client.register_plugin(make())
         return True
 
