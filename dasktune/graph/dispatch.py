@@ -607,6 +607,7 @@ class Dispatcher:
         if event.status == "trained" or (event.status == "stopped" and steps > 0):
             self._placing.ended_well(attempt.worker)
         self._learn_pace(attempt, steps, event.seconds)
+        self.speeds.is_settled |= steps > 0 and event.seconds > 0
         self._placing.loads.observe(attempt.kind, event.load_seconds)
         nothing_to_save = event.step == attempt.start and event.status == "stopped"
         is_saved = attempt.saved >= event.step

@@ -524,7 +524,7 @@ class Placing:
 
         By a guess, a stage would wait behind a long one that others could take meanwhile.
         """
-        return self._options.lookahead_seconds > 0 and self._speeds.is_known and not self._idle
+        return self._options.lookahead_seconds > 0 and self._speeds.is_settled and not self._idle
 
     def _look_ahead(self, now: float) -> None:
         """Queue the best stage on workers that are about to run dry."""

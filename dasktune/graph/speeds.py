@@ -211,6 +211,9 @@ class Speeds:
     ----------
     slots
         Number of slots by class.
+    is_settled
+        Whether whole stages were measured, in this run or an earlier one: the first steps of a
+        stage that runs give a guess.
     """
 
     def __init__(
@@ -231,6 +234,7 @@ class Speeds:
         self._seen = 0
         self._review_at = 1
         self._used: dict[tuple[Model, str], float] = {}
+        self.is_settled = False
 
     def recall(self, speeds: Iterable[KeptSpeed]) -> None:
         """Forget what was measured, and begin with what earlier runs have measured."""
@@ -245,6 +249,7 @@ class Speeds:
             mean = self._all.setdefault(speed.kind, Mean())
             mean.add(_KEPT_STEPS, _KEPT_STEPS * speed.per_step)
             self._factors.learn(speed.model, speed.kind, seconds)
+        self.is_settled = bool(self._all)
 
     @property
     def kept(self) -> list[KeptSpeed]:

@@ -295,7 +295,7 @@ class Driver:
         self.sharing.want(
             cast(
                 TrialRecord,
-                _Wanting(number=number, sequences=branch.sequences, until=branch.until),
+                _Wanting(number=number, keyed_sequences=branch.sequences, until=branch.until),
             )
             for number, branch in enumerate(self.branches)
         )
@@ -398,7 +398,7 @@ class _Wanting:
         is_finished: bool = False
 
     number: int
-    sequences: Mapping[str, Any]
+    keyed_sequences: Mapping[str, Any]
     until: Step
     state: State = State()
 

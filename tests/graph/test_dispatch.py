@@ -588,7 +588,8 @@ def test_the_next_path_is_chosen_before_the_worker_runs_dry() -> None:
     assert table.dispatcher.next_tick(28.0) is None
 
 
-def test_slow_stage_does_not_delay_the_path_behind_it() -> None:
+@pytest.mark.parametrize("seconds", [0.0, 0.1], ids=["unknown", "a fast first step"])
+def test_slow_stage_does_not_delay_the_path_behind_it(seconds: float) -> None:
     table = Table(lookahead_seconds=1.5)
     for trial, value in enumerate((1.0, 2.0)):
         table.trial(Constant(value), 9)
@@ -596,7 +597,7 @@ def test_slow_stage_does_not_delay_the_path_behind_it() -> None:
     table.join("w0")
     table.tell(Started(attempt="0-a"), 10.0)
     assert table.dispatcher.next_tick(10.0) is None
-    assert table.tell(Progress(attempt="0-a", step=1), 100.0) == []
+    assert table.tell(Progress(attempt="0-a", step=1, seconds=seconds), 100.0) == []
     assert table.join("w1") == [("run", 1, "w1", 0, 9, None)]
 
 

@@ -110,8 +110,8 @@ PLANTED = (
     Planted(
         name="a warm trainer is used for any state",
         path="dasktune/worker/host.py",
-        before="if warm is not None and warm.key == key and not warm.ancestry.is_lost:",
-        after="if warm is not None and not warm.ancestry.is_lost:",
+        before="(warm.key, warm.devices) == (key, devices)",
+        after="warm.devices == devices",
     ),
     Planted(
         name="a commit appears before it is whole",

@@ -157,7 +157,15 @@ def test_nothing_lies_or_happened_elsewhere(here: Path) -> None:
     assert not Path("/tmp/dasktune-pwned").exists()
     for folder in here.glob("store-*/"):
         shown = {one.name.partition("-")[0].partition(".")[0] for one in folder.iterdir()}
-        assert shown <= {"dasktune", "report", "checkpoints", "leases", "wishes", "probes"}
+        assert shown <= {
+            "checkpoints",
+            "classes",
+            "dasktune",
+            "leases",
+            "probes",
+            "report",
+            "wishes",
+        }
 
 
 @pytest.mark.browser

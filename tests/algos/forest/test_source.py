@@ -207,7 +207,7 @@ def test_all_models_of_a_function_are_drawn() -> None:
     [
         ({"sampler": "grid"}, "sampler must be one that any space can be given to, got 'grid'"),
         ({"sampler": Forest()}, "sampler must be one that any space can be given to"),
-        ({"priority": 1}, "priority must be True or False, got 1"),
+        ({"priority": 1}, "priority must be True, False or 'deviation', got 1"),
         ({"choices": "kernel"}, "choices must be a list of names, got 'kernel'"),
         ({"choices": [1]}, r"choices must be a list of names, got \(1,\)"),
     ],
