@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import TypeVar, assert_never, cast
@@ -204,6 +204,7 @@ class DaskRunner:
         self._is_draining = False
         self._can_save = True
         self._deserted_at: float | None = None
+        self._has_met = False
 
     def run(self, begin: Callable[[float, int], Outcome]) -> None:
         """Run until the tuner has ended and nothing is under way.
@@ -233,9 +234,7 @@ class DaskRunner:
                 self._sharing = SharedStages(self._engine.view, leasing, self._recorder)
             if self._stop.is_set():
                 return  # asked while the cluster started: nothing has begun
-            if self._classes.plain is not None:
-                present = {event.numerics for event in joined if event.numerics is not None}
-                self._engine.meet(self._classes.plain, present)
+            self._meet(joined)
             self._take(begin(self._now(), len(joined)))
             self._refuse_unmet([event.offer for event in joined])
             self._tell(self._share.lent)
@@ -339,7 +338,9 @@ class DaskRunner:
             case PredictionAnswer():
                 self._predicted(message)
             case WorkersJoined():
-                self._let_join(self._classes.of(message.workers))
+                known = self._classes.of(message.workers)
+                self._meet(known)
+                self._let_join(known)
             case WorkerLost():
                 self._worker_left(message.worker)
             case LeaveAnnounced(worker=worker):
@@ -563,6 +564,17 @@ class DaskRunner:
         self._heartbeat.use(self._cluster.client)
         self._share.use(self._cluster.client)
         return joined
+
+    def _meet(self, joined: Collection[WorkerJoined]) -> None:
+        """Tell the engine the numeric classes of the first workers, before they have a stage.
+
+        They may join after the tuner has begun, if all are slow to answer.
+        """
+        plain = self._classes.plain
+        if plain is not None and not self._has_met:
+            self._has_met = True
+            present = {event.numerics for event in joined if event.numerics is not None}
+            self._engine.meet(plain, present)
 
     def _note_aside(self) -> None:
         """Log which workers are put aside and taken back."""

@@ -347,7 +347,7 @@ class Engine:
         self._dispatcher.dismiss()
 
     def meet(self, plain: NumericClass, present: Collection[NumericClass]) -> None:
-        """Handle the numeric classes of the workers, before the tuner begins.
+        """Handle the numeric classes of the first workers, before any of them has a stage.
 
         Parameters
         ----------

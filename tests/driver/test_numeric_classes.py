@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import dasktune as dt
+from dasktune.driver.connection import Connection
 from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.sequences import Piecewise
 from dasktune.storage.checkpoints import CheckpointStore
@@ -115,6 +116,32 @@ def test_study_whose_class_is_gone_is_refused_by_name(tmp_path: Path) -> None:
     optimize(study(tmp_path), ONE, limits=dt.Limits(steps=4))
     with pytest.raises(ClusterError, match="numeric class 'one', on which its steps began"):
         optimize(study(tmp_path), OTHER)
+
+
+@pytest.mark.process
+def test_begun_trial_waits_for_its_class_if_workers_are_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All workers answer after the run has begun, as slow ones may."""
+    optimize(study(tmp_path), ONE, limits=dt.Limits(steps=4))
+    begun = {trial.number % 3 for trial in study(tmp_path).trials if trial.steps}
+    opened = Connection.open
+
+    def late(connection: Connection, patience: float | None = None) -> Any:
+        for event in (yield from opened(connection, patience)):
+            connection.workers._put(event)
+        return []
+
+    monkeypatch.setattr(Connection, "open", late)
+    again = study(tmp_path)
+    optimize(again, OTHER, limits=dt.Limits(steps=24))  # of 26 that may be trained there
+    went_on = {
+        trial.number % 3
+        for trial in again.trials
+        if any(values["other"] for values in trial.metrics.values())
+    }
+    assert begun
+    assert went_on == {0, 1, 2} - begun
 
 
 @pytest.mark.process
