@@ -117,7 +117,9 @@ class Need:
 
     def fits(self, offer: Offer) -> bool:
         """Whether a worker has all of it."""
-        if self.numerics is not None and self.numerics != offer.numerics:
+        # By name: in a store that was replaced, keys may name another class.
+        offered = None if offer.numerics is None else offer.numerics.name
+        if self.numerics is not None and self.numerics.name != offered:
             return False
         if not self.tags <= offer.tags:
             return False

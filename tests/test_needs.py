@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dasktune.errors import ConfigurationError
-from dasktune.needs import NO_NEEDS, Need, Needs, Offer, needs_problems, offers_text, unmet_text
+from dasktune.needs import (
+    NO_NEEDS,
+    Need,
+    Needs,
+    NumericClass,
+    Offer,
+    needs_problems,
+    offers_text,
+    unmet_text,
+)
 
 names = st.sampled_from(["GPU", "cores", "licence"])
 amounts = st.dictionaries(names, st.floats(0.01, 8.0), max_size=3)
@@ -19,6 +28,16 @@ tags = st.lists(words, max_size=3)
 alternatives = st.builds(lambda has, marks: {**has, "tags": marks}, amounts, tags)
 given_needs = st.one_of(alternatives, st.lists(alternatives, min_size=1, max_size=3))
 offers = st.builds(Offer.of, amounts, st.just("any"), tags)
+
+
+@pytest.mark.parametrize(
+    ("has", "is_met"),
+    [(NumericClass(name="b"), True), (NumericClass(name="a"), False), (None, False)],
+)
+def test_numeric_class_is_met_by_its_name(has: NumericClass | None, is_met: bool) -> None:
+    """Whether keys name a class depends on the store, which may have been replaced."""
+    needs = NO_NEEDS.on(NumericClass(name="b", in_keys=True))
+    assert needs.fits(Offer.of({}, numerics=has)) is is_met
 
 
 @given(given_needs)
