@@ -100,8 +100,8 @@ def _classes(trials: int) -> Figure:
     Workers say how far they are on both sides, as real ones do.
     """
     pairs = [(_on_classes(trials, {"a": WORKERS}), _on_classes(trials, CLASSES)) for _ in range(5)]
-    single = min(one for one, _ in pairs)
-    ratios = sorted(several / one for one, several in pairs)
+    single = min(alone for alone, _ in pairs)
+    ratios = sorted(several / alone for alone, several in pairs)
     return Figure(
         name=f"driver CPU per stage on {len(CLASSES)} classes over 1, {trials:,} trials",
         value=ratios[2],
