@@ -21,6 +21,10 @@ class Attempt:
     stands for what another driver trains; of one that is `uprooted` it is known that the state
     it starts from had gone: that it does not find it says nothing of one that was saved there
     since. `timed_steps` are its steps whose time has been learned from, `timed_seconds` that time.
+
+    A stage that several devices train has *lenders*: workers of the class of its own worker, each
+    of which has left its devices to it and trains nothing else until the attempt has ended. Its
+    own worker has rank 0 and is the one that saves and reports; the others follow in this order.
     """
 
     id: str
@@ -43,6 +47,7 @@ class Attempt:
     uprooted: bool = False
     timed_steps: int = 0
     timed_seconds: float = 0.0
+    lenders: tuple[str, ...] = ()
 
     @property
     def has_begun(self) -> bool:

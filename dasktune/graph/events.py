@@ -318,6 +318,9 @@ class RunStage:
         Steps strictly between at which the state is saved.
     needs
         Resources that it occupies while it runs.
+    lenders
+        The addresses of the workers whose devices train it with its own, in the order of their
+        ranks from 1 on; see `dasktune.graph.attempts.Attempt`.
     """
 
     attempt: str
@@ -329,6 +332,7 @@ class RunStage:
     stop: Step
     saves: tuple[Step, ...]
     needs: Mapping[str, float]
+    lenders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

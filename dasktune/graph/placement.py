@@ -616,6 +616,7 @@ class Placing:
                 stop=node.stop,
                 saves=tuple(sorted(saves)),
                 needs=self.matching.claims(slot.worker, node.needs),
+                lenders=attempt.lenders,
             )
         )
 

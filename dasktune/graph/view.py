@@ -87,6 +87,10 @@ class AttemptView(Protocol):
         """Whether the state that it starts from is known to be gone."""
 
     @property
+    def lenders(self) -> Sequence[str]:
+        """The addresses of the workers that have lent it their devices."""
+
+    @property
     def has_begun(self) -> bool:
         """Whether its worker was seen to train it."""
 
