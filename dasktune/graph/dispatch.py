@@ -475,7 +475,7 @@ class Dispatcher:
         lost = [attempt for attempt in self.attempts.values() if attempt.worker == event.worker]
         blamed = [attempt for attempt in lost if attempt.has_begun and not attempt.ended]
         if not is_blameless:
-            blamed = [attempt for attempt in blamed if not self._outgrew(attempt)]
+            blamed = [attempt for attempt in blamed if not self._outgrew(attempt, is_sure=False)]
         self._placing.lose(event.worker)
         for attempt in reversed(lost):
             self._close(attempt)
@@ -671,7 +671,7 @@ class Dispatcher:
         if attempt is None:
             return
         self._advance(attempt, event.step)
-        is_blameless = event.is_out_of_memory and self._outgrew(attempt)
+        is_blameless = event.is_out_of_memory and self._outgrew(attempt, is_sure=True)
         self._close(attempt)
         if is_blameless:
             self._release(attempt)
@@ -687,13 +687,13 @@ class Dispatcher:
             failure = Failure(step=event.step, message=event.message, traceback=event.traceback)
             self._fail_node(node, failure)
 
-    def _outgrew(self, attempt: Attempt) -> bool:
+    def _outgrew(self, attempt: Attempt, *, is_sure: bool) -> bool:
         """Note that memory was not enough for an attempt; return whether it shared its device.
 
         Then others may have filled it: the steps are tried once more, alone.
         """
         node = attempt.node_at(min(attempt.position + 1, attempt.leaf.stop))
-        return self._placing.packing.outgrew(attempt, node)
+        return self._placing.packing.outgrew(attempt, node, is_sure=is_sure)
 
     def _is_hopeless(self, node: Node, step: Step) -> bool:
         """Whether the step after `step` raised on so many workers that its trials fail.

@@ -86,16 +86,22 @@ class PackingFactor:
         The number.
     most
         The largest number that may be tried: one less than did not pay.
-    fits
-        The largest number that did not run out of memory.
     """
 
     def __init__(self) -> None:
         self.kept = 1
         self.most = math.inf
-        self.fits = math.inf
+        self._fits = math.inf
+        self._safe = math.inf
+        self._doubts = 0
+        self._wary = 0
         self._rates: dict[int, Samples] = {}
         self._settled: float | None = None
+
+    @property
+    def fits(self) -> float:
+        """The largest number that has neither run out of memory nor is in doubt."""
+        return min(self._fits, self._safe) if self._wary else self._fits
 
     @property
     def tried(self) -> int:
@@ -106,6 +112,7 @@ class PackingFactor:
 
     def observe(self, together: int, *, steps: int, seconds: float) -> None:
         """Add a measurement of one of several stages that ran together."""
+        self._wary = max(0, self._wary - 1)
         self._rates.setdefault(together, Samples()).add(steps / seconds)
         if self._has_changed():
             self.kept, self.most, self._settled = 1, math.inf, None
@@ -115,7 +122,21 @@ class PackingFactor:
 
     def outgrew(self, together: int) -> None:
         """Note that so many ran out of memory together."""
-        self.fits = min(self.fits, max(1, together - 1))
+        self._fits = min(self._fits, max(1, together - 1))
+        self._shrink()
+
+    def doubted(self, together: int) -> None:
+        """Note that a worker was lost while so many ran together: memory may be the reason.
+
+        Workers are lost for other reasons, too. So the number is tried again after some more
+        measurements, each time after twice as many.
+        """
+        self._safe, self._wary = max(1, together - 1), MOST_SAMPLES * 2**self._doubts
+        self._doubts += 1
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Keep no more than what fits."""
         if self.kept > self.fits:
             self.kept, self._settled = int(self.fits), None
 
@@ -426,7 +447,7 @@ class Packing:
         else:
             self._marks[attempt.id] = _Mark(step=step, at=self.now, load=load)
 
-    def outgrew(self, attempt: Attempt, node: Node) -> bool:
+    def outgrew(self, attempt: Attempt, node: Node, *, is_sure: bool) -> bool:
         """Note that memory was not enough for an attempt; return whether others ran beside it.
 
         If so, that says nothing of its trials: the stage is repeated alone, and one stage less
@@ -438,13 +459,15 @@ class Packing:
             The attempt.
         node
             The node in which it ended.
+        is_sure
+            Whether it said so; otherwise its worker was lost, maybe for another reason.
         """
         device = self._device_of.get(attempt.worker)
         together = 1 if device is None else device.most.get(attempt.worker, 1)
         if together < 2:
             return False
         with self._factor_of(attempt) as factor:
-            factor.outgrew(together)
+            (factor.outgrew if is_sure else factor.doubted)(together)
         self._alone.add(node)
         return True
 

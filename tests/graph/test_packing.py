@@ -82,6 +82,19 @@ def test_memory_that_was_full_is_not_filled_again() -> None:
     assert factor.kept == factor.tried == together - 1
 
 
+def test_a_lost_worker_lowers_a_factor_for_a_while() -> None:
+    factor = PackingFactor()
+    learn(factor, lambda n: min(n, 2), 60)
+    assert factor.kept == 2
+    factor.doubted(2)
+    assert learn(factor, lambda n: min(n, 2), MOST_SAMPLES) == [1] * MOST_SAMPLES
+    assert learn(factor, lambda n: min(n, 2), 10)[-1] == 2
+    factor.doubted(2)
+    ran = learn(factor, lambda n: min(n, 2), 2 * MOST_SAMPLES + 10)
+    assert ran[: 2 * MOST_SAMPLES] == [1] * 2 * MOST_SAMPLES, "each time twice as long"
+    assert ran[-1] == 2
+
+
 class Device:
     """A dispatcher, and devices with four workers each whose speed depends on how many run."""
 
