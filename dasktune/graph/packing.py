@@ -472,6 +472,13 @@ class Packing:
         return True
 
     @contextmanager
+    def ignored(self) -> Iterator[None]:
+        """Decide in this block as if no device was shared."""
+        is_open, self.is_open = self.is_open, False
+        yield
+        self.is_open = is_open
+
+    @contextmanager
     def _factor_of(self, attempt: Attempt) -> Iterator[PackingFactor]:
         """Yield the factor that an attempt teaches; note whether it has changed."""
         model, kind = self._model_of(attempt.leaf), attempt.kind

@@ -306,14 +306,15 @@ class Placing:
             return workers
         return [worker for worker in workers if self.packing.has_room(worker)]
 
-    def _is_in_turn(self, node: Node, slot: Slot) -> bool:
+    def _is_in_turn(self, node: Node, slot: Slot, after: Attempt | None, now: float) -> bool:
         """Whether a stage would be the next one if none had to run alone on its device."""
         if not self.packing.company(slot.worker):
             return True
-        best = self._frontier.best_ready(
-            may_meet=lambda wanted: self.matching.may_run(slot.worker, wanted)
-        )
-        return best is None or best is node or not self._frontier.goes_first(best, node)
+        with self.packing.ignored():
+            first = self._other(slot, now)
+        if first is None or first is node:
+            return True
+        return after is not None and not self._frontier.goes_first(first, node)
 
     def _may_meet(self, wanted: Wanted, workers: Collection[str]) -> bool:
         """Whether one of some workers meets needs."""
@@ -590,7 +591,7 @@ class Placing:
             kind=slot.kind,
         )
         self._attempts[attempt.id] = attempt
-        if not self._is_in_turn(node, slot):
+        if not self._is_in_turn(node, slot, after, now):
             self.packing.jump_queue(slot.worker)
         if not slot.queue:
             self.packing.enter(attempt)

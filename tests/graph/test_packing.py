@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 
@@ -22,9 +22,11 @@ from dasktune.graph.events import (
     WorkerJoined,
     WorkerLost,
 )
+from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.keys import root_key
 from dasktune.graph.packing import LEAST_SAMPLES, MOST_SAMPLES, PackingFactor
 from dasktune.sequences import Constant
+from dasktune.types import Value
 
 STEPS = 10
 GIB = 2**30
@@ -106,8 +108,11 @@ class Device:
         workers: int = 4,
         nbytes: int = 16 * GIB,
         lookahead: float = 0.0,
+        kinds: Sequence[str] = ("",),
+        slowness: Callable[[Mapping[str, Value], str], float] = lambda values, kind: 1.0,
     ) -> None:
         self.total, self._devices = total, devices
+        self.kinds, self._slowness = kinds, slowness
         options = DispatchOptions(lookahead_seconds=lookahead)
         self.dispatcher = Dispatcher(root_key("packing", 0), options)
         self.running: dict[str, RunStage] = {}
@@ -119,7 +124,12 @@ class Device:
         self.failed: list[FailTrial] = []
         for number in range(workers * devices):
             at = number % devices
-            event = WorkerJoined(worker=f"w{number}", device=f"d{at}", device_bytes=nbytes)
+            event = WorkerJoined(
+                worker=f"w{number}",
+                kind=kinds[at % len(kinds)],
+                device=f"d{at}",
+                device_bytes=nbytes,
+            )
             self.go_on(self.dispatcher.handle(event, 0.0))
 
     def ask(self, trials: Iterable[int], model: int = 0) -> None:
@@ -148,9 +158,17 @@ class Device:
         own = int(worker[1:]) % self._devices
         return sum(int(other[1:]) % self._devices == own for other in self.running)
 
+    def rate(self, worker: str) -> float:
+        together = self.beside(worker)
+        values = {name: each(0) for name, each in self.running[worker].node.sequences.items()}
+        return self.total(together) / together / self._slowness(values, self.kind_of(worker))
+
+    def kind_of(self, worker: str) -> str:
+        return self.dispatcher.slots[worker].kind
+
     def end_next(self) -> None:
         """Go on until the next stage has ended."""
-        rates = {w: self.total(n) / n for w in self.running for n in [self.beside(w)]}
+        rates = {w: self.rate(w) for w in self.running}
         worker = min(rates, key=lambda w: self.left[w] / rates[w])
         seconds = self.left[worker] / rates[worker]
         self.together.append(self.beside(worker))
@@ -278,6 +296,29 @@ def test_other_models_wait_for_a_bounded_number(workers: int, lookahead: float) 
         device.end_next()
     assert len(device.together) - before < 20
     assert len(device.running) == 1
+
+
+def test_stages_that_wait_for_another_class_empty_no_device() -> None:
+    """The second model is slow on one class, so all of it waits for the other."""
+
+    def slowness(values: Mapping[str, Value], kind: str) -> float:
+        return 3.0 if values["model"] and kind == "slow" else 1.0
+
+    device = Device(lambda n: min(n, 2), devices=2, kinds=("fast", "slow"), slowness=slowness)
+    known = [
+        KeptSpeed(model=(("model", model),), kind=kind, seconds=500.0 * each, steps=500.0)
+        for model in (0, 1)
+        for kind in device.kinds
+        for each in [slowness({"model": model}, kind)]
+    ]
+    device.dispatcher.recall(known)
+    for trial in range(600):
+        device.ask([trial], model=trial % 2)
+    on_slow = []
+    while len(device.together) < 400:
+        on_slow.append(sum(device.kind_of(worker) == "slow" for worker in device.running))
+        device.end_next()
+    assert on_slow[-300:] == [2] * 300
 
 
 def test_workers_that_share_nothing_all_run() -> None:
