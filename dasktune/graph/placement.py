@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import islice
 from operator import itemgetter
 
 from dasktune.graph.attempts import QUEUE_LENGTH, Attempt, DispatchOptions, Slot
@@ -88,8 +87,9 @@ class Placing:
         if not self.packing.is_open:
             return len(self._idle)
         most = len(self._idle)
-        ready = sum(1 for _ in islice(self._frontier.ready(), most))
-        return self.packing.idle_workers(self._idle, ready)
+        counts = self._frontier.ready_by_needs(most)
+        ready = sum(n for wanted, n in counts.items() if self._may_meet(wanted, self._idle))
+        return self.packing.idle_workers(self._idle, min(ready, most))
 
     def fill(self, now: float) -> list[RunStage]:
         """Give idle workers the best stages, and running ones what comes next."""

@@ -25,6 +25,7 @@ from dasktune.graph.events import (
 from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.keys import root_key
 from dasktune.graph.packing import LEAST_SAMPLES, MOST_SAMPLES, PackingFactor
+from dasktune.needs import Needs
 from dasktune.sequences import Constant
 from dasktune.types import Value
 
@@ -319,6 +320,25 @@ def test_stages_that_wait_for_another_class_empty_no_device() -> None:
         on_slow.append(sum(device.kind_of(worker) == "slow" for worker in device.running))
         device.end_next()
     assert on_slow[-300:] == [2] * 300
+
+
+def test_stages_that_nobody_can_run_take_no_room() -> None:
+    device = Device(lambda n: min(n, 3), devices=2, workers=3)
+    device.ask(range(400))
+    while device.together[-20:] != [3] * 20:
+        device.end_next()
+    dispatcher = device.dispatcher
+    for trial in list(dispatcher.wanted):
+        dispatcher.stop(trial, device.now)
+    device.train()
+    device.ask([1000, 1001])
+    assert dispatcher.idle_workers == 2
+    needs = Needs.of({"DISK": 1})
+    for trial in range(2000, 2010):
+        values = {"lr": Constant(0.1 + trial), "model": Constant(0)}
+        dispatcher.register(trial, values, STEPS, needs=needs)
+        device.go_on(dispatcher.extend(trial, STEPS, 0.0, device.now))
+    assert dispatcher.idle_workers == 2
 
 
 def test_workers_that_share_nothing_all_run() -> None:
