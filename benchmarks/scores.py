@@ -24,7 +24,7 @@ COVERED = 0.8
 """What the interval holds whose coverage is counted."""
 
 TAIL = 0.5
-"""Scale of a tail, as a part of the distance between the two outermost scores."""
+"""AxisScale of a tail, as a part of the distance between the two outermost scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ def below(row: Sequence[float], score: float, *, least: float = 0.0) -> float:
     score
         In their unit.
     least
-        Scale that a tail has at least.
+        AxisScale that a tail has at least.
     """
     if score < row[0]:
         return math.exp(_log_beyond(row[0] - score, max(TAIL * (row[1] - row[0]), least)))

@@ -19,7 +19,7 @@ from jobs import Jobs
 
 import dasktune as dt
 from dasktune.engine.limits import Limits
-from dasktune.report.axes import Scale, bottom_axis, left_axis
+from dasktune.report.axes import AxisScale, bottom_axis, left_axis
 from dasktune.report.svg import Svg, line, tag, text
 from dasktune.simulate.jobs import Mishaps
 
@@ -227,9 +227,9 @@ def draw(pairs: Sequence[Pair]) -> Svg:
 
 def _panel(pairs: Sequence[Pair], values: Sequence[Sequence[float]], name: str) -> str:
     drops = [pair[0].drop for pair in pairs]
-    across = Scale(low=min(drops), high=max(drops), start=LEFT, end=PANEL - RIGHT)
+    across = AxisScale(low=min(drops), high=max(drops), start=LEFT, end=PANEL - RIGHT)
     highest = max(max(both) for both in values)
-    up = Scale(low=0, high=1.05 * highest or 1, start=HEIGHT - BOTTOM, end=TOP)
+    up = AxisScale(low=0, high=1.05 * highest or 1, start=HEIGHT - BOTTOM, end=TOP)
     lines = []
     for index, deviation in enumerate(_deviations(pairs), 1):
         for which, dashes in ((0, None), (1, "5 4")):

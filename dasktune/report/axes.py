@@ -14,7 +14,7 @@ DECADES = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class AxisScale:
     """Maps values between `low` and `high` to coordinates between `start` and `end`."""
 
     low: float
@@ -73,16 +73,18 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
     return [tick for tick in candidates if low <= tick <= high] or [low, high]
 
 
-def value_scale(values: Sequence[float], start: float, end: float) -> Scale:
+def value_scale(values: Sequence[float], start: float, end: float) -> AxisScale:
     """Return a scale for all values, logarithmic if they span more than `DECADES`."""
     low, high = min(values), max(values)
     if low > 0 and math.log10(high / low) > DECADES:
-        return Scale(low=low / 1.2, high=high * 1.2, start=start, end=end, log=True)
+        return AxisScale(low=low / 1.2, high=high * 1.2, start=start, end=end, log=True)
     margin = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
-    return Scale(low=low - margin, high=high + margin, start=start, end=end)
+    return AxisScale(low=low - margin, high=high + margin, start=start, end=end)
 
 
-def bottom_axis(scale: Scale, top: float, bottom: float, words: str, *, whole: bool = True) -> str:
+def bottom_axis(
+    scale: AxisScale, top: float, bottom: float, words: str, *, whole: bool = True
+) -> str:
     """Return grid lines, ticks and the name of a horizontal axis, by default of whole steps."""
     most = max(2, min(12, int(abs(scale.end - scale.start) / 70)))
     marks = [
@@ -101,7 +103,7 @@ def bottom_axis(scale: Scale, top: float, bottom: float, words: str, *, whole: b
     return "".join(marks) + text(middle, bottom + 34, words, class_="name", text_anchor="middle")
 
 
-def left_axis(scale: Scale, left: float, right: float, words: str) -> str:
+def left_axis(scale: AxisScale, left: float, right: float, words: str) -> str:
     """Return grid lines, ticks and the name of a vertical axis of values."""
     most = max(2, min(8, int(abs(scale.end - scale.start) / 40)))
     marks = [

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.report.axes import Scale, bottom_axis, left_axis, value_scale
+from dasktune.report.axes import AxisScale, bottom_axis, left_axis, value_scale
 from dasktune.report.formats import count
 from dasktune.report.svg import Svg, line, line_legend, tag, text, title
 from dasktune.report.tree_layout import MOST_BARS, most_shared
@@ -48,7 +48,7 @@ def draw_curves(
     low, high = usual_range(values, [value for curve in best for _, value in curve.points])
     scale = value_scale([low, high], HEIGHT - BOTTOM, TOP)
     last = max((step for curve in (*best, *behind) for step, _ in curve.points), default=1)
-    steps = Scale(low=0, high=last or 1, start=LEFT, end=WIDTH - RIGHT)
+    steps = AxisScale(low=0, high=last or 1, start=LEFT, end=WIDTH - RIGHT)
     beyond = sum(not low <= value <= high for value in values)
     marks = [
         frame("dt-frame", HEIGHT),
@@ -131,7 +131,7 @@ def frame(name: str, height: float) -> str:
     return tag("clipPath", area, id=name)
 
 
-def path(points: Points, steps: Scale, scale: Scale, look: str, tooltip: str = "") -> str:
+def path(points: Points, steps: AxisScale, scale: AxisScale, look: str, tooltip: str = "") -> str:
     """Return a line through points; a single point becomes a short dash."""
     places = [(steps(step), scale(value)) for step, value in points]
     if len(places) == 1:
@@ -140,7 +140,7 @@ def path(points: Points, steps: Scale, scale: Scale, look: str, tooltip: str = "
     return tag("path", tooltip, d=line(places), class_=look) if places else ""
 
 
-def _curve(curve: PlottedCurve, steps: Scale, scale: Scale, look: str) -> str:
+def _curve(curve: PlottedCurve, steps: AxisScale, scale: AxisScale, look: str) -> str:
     return path(thinned(curve.points), steps, scale, look, title(curve.name))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dasktune.report.axes import Scale, bottom_axis, left_axis, value_scale
+from dasktune.report.axes import AxisScale, bottom_axis, left_axis, value_scale
 from dasktune.report.curves import (
     BOTTOM,
     LEFT,
@@ -42,7 +42,7 @@ def draw_fan(outlook: TrialPrediction, *, target: float | None = None, heading: 
     others = _siblings(outlook)
     scale, beyond = _scale(outlook, others, target)
     first = min(outlook.measured[0][0], *(curve[0][0] for curve in others), outlook.steps[0])
-    steps = Scale(low=first, high=outlook.steps[-1], start=LEFT, end=WIDTH - RIGHT)
+    steps = AxisScale(low=first, high=outlook.steps[-1], start=LEFT, end=WIDTH - RIGHT)
     clip = f"dt-fan-{outlook.trial}"
     marks = [
         frame(clip, HEIGHT),
@@ -93,7 +93,7 @@ def _median(predicted: TrialPrediction) -> Points:
     return predicted.measured[-1], *zip(predicted.steps, predicted.medians, strict=True)
 
 
-def _band(predicted: TrialPrediction, level: float, steps: Scale, scale: Scale) -> str:
+def _band(predicted: TrialPrediction, level: float, steps: AxisScale, scale: AxisScale) -> str:
     """Return the area that holds the values with a probability, after the last measurement."""
     ends = predicted.interval(level)
     last, value = predicted.measured[-1]
@@ -108,14 +108,14 @@ def _band(predicted: TrialPrediction, level: float, steps: Scale, scale: Scale) 
     return tag("path", title(words), d=line(places) + "Z", class_="fan")
 
 
-def _target(target: float, scale: Scale) -> str:
+def _target(target: float, scale: AxisScale) -> str:
     y = scale(target)
     return tag("path", d=f"M{LEFT:.1f} {y:.1f}H{WIDTH - RIGHT:.1f}", class_="target")
 
 
 def _scale(
     predicted: TrialPrediction, others: Sequence[Points], target: float | None
-) -> tuple[Scale, bool]:
+) -> tuple[AxisScale, bool]:
     """Return the scale of values, and whether a value lies beyond it.
 
     The scale includes the 80% interval, and the usual range of the widest interval and of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dasktune.report.axes import Scale
+from dasktune.report.axes import AxisScale
 from dasktune.report.axes import ticks as round_ticks
 from dasktune.report.formats import count, duration
 from dasktune.report.svg import Svg, legend, tag, text, title
@@ -62,7 +62,7 @@ def draw_gantt(stages: Sequence[StageRow]) -> Svg | None:
     workers = list(dict.fromkeys(row.worker for row in sorted(ran, key=lambda row: row.started)))
     shown = workers[:MOST_WORKERS]
     bottom = TOP + ROW * len(shown) + 4
-    scale = Scale(low=0, high=max(clock.length, 1e-3), start=LEFT, end=WIDTH - RIGHT)
+    scale = AxisScale(low=0, high=max(clock.length, 1e-3), start=LEFT, end=WIDTH - RIGHT)
     marks = [_axis(scale, clock, bottom), _legend(ran)]
     for index, worker in enumerate(shown):
         y = TOP + ROW * index
@@ -105,7 +105,7 @@ def clock_of(spans: Iterable[tuple[float, float]]) -> Clock:
     return Clock(pieces=tuple((a, b, c) for a, b, c in pieces), gap=CUT_SHARE * total)
 
 
-def joined(rows: Iterable[StageRow], clock: Clock, scale: Scale) -> list[list[StageRow]]:
+def joined(rows: Iterable[StageRow], clock: Clock, scale: AxisScale) -> list[list[StageRow]]:
     """Return the rows of a worker in order; very small neighbours form one group."""
     groups: list[list[StageRow]] = []
     edge = 0.0
@@ -120,7 +120,7 @@ def joined(rows: Iterable[StageRow], clock: Clock, scale: Scale) -> list[list[St
     return groups
 
 
-def _bar(rows: Sequence[StageRow], clock: Clock, scale: Scale, y: float) -> str:
+def _bar(rows: Sequence[StageRow], clock: Clock, scale: AxisScale, y: float) -> str:
     first, last = rows[0], rows[-1]
     start, end = scale(clock(first.started)), scale(clock(last.ended or last.started))
     width = max(1.0, end - start - (0.8 if end - start > 3 else 0))
@@ -139,7 +139,7 @@ def _tooltip(rows: Sequence[StageRow]) -> str:
     return f"{lines}{repeated}\nkey {first.key[:16]}\nattempt {first.attempt}"
 
 
-def _axis(scale: Scale, clock: Clock, bottom: float) -> str:
+def _axis(scale: AxisScale, clock: Clock, bottom: float) -> str:
     marks = []
     if len(clock.pieces) == 1:
         for tick in round_ticks(0, clock.length, 9):

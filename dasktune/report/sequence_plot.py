@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from dasktune.errors import refuse
-from dasktune.report.axes import Scale, bottom_axis, left_axis, value_scale
+from dasktune.report.axes import AxisScale, bottom_axis, left_axis, value_scale
 from dasktune.report.formats import count, number
 from dasktune.report.svg import Svg, line, tag, text
 from dasktune.sequences import Sequence, as_sequence
@@ -75,8 +75,8 @@ def sparkline(function: ValueFunction, steps: Step) -> Svg:
     runs = runs_of(function, steps)
     levels = _levels(runs)
     heights = [_height(value, levels) for _, _, value in runs]
-    scale = Scale(low=min(heights), high=max(heights), start=SPARK_HEIGHT - 3, end=3)
-    across = Scale(low=0, high=steps, start=1, end=SPARK_WIDTH - 1)
+    scale = AxisScale(low=min(heights), high=max(heights), start=SPARK_HEIGHT - 3, end=3)
+    across = AxisScale(low=0, high=steps, start=1, end=SPARK_WIDTH - 1)
     return Svg(
         marks=tag("path", d=_stairs(runs, heights, across, scale), class_="spark"),
         width=SPARK_WIDTH,
@@ -119,7 +119,7 @@ def _panel(name: str, function: Sequence, steps: Step) -> str:
     heights = [_height(value, levels) for _, _, value in runs]
     right, bottom = WIDTH - RIGHT, TOP + PANEL - 24
     scale = value_scale(heights, bottom, TOP)
-    across = Scale(low=0, high=steps, start=LEFT, end=right)
+    across = AxisScale(low=0, high=steps, start=LEFT, end=right)
     if levels:
         ticks = [
             text(LEFT - 8, scale(place) + 4, level, class_="tick", text_anchor="end")
@@ -133,7 +133,7 @@ def _panel(name: str, function: Sequence, steps: Step) -> str:
 
 
 def _stairs(
-    runs: list[tuple[Step, Step, Value]], heights: list[float], across: Scale, scale: Scale
+    runs: list[tuple[Step, Step, Value]], heights: list[float], across: AxisScale, scale: AxisScale
 ) -> str:
     """Return the path of values that are constant during a step."""
     return line(

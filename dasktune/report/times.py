@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dasktune.report.axes import Scale, left_axis
+from dasktune.report.axes import AxisScale, left_axis
 from dasktune.report.formats import number
 from dasktune.report.svg import Svg, legend, line, tag, text, title
 
@@ -68,7 +68,7 @@ def draw_times(results: Sequence[Times], *, target: str) -> Svg:
     marks = [legend(colours, LEFT)[0]]
     for index, panel in enumerate(panels):
         top = TOP + index * (PANEL + GAP)
-        scale = Scale(low=0.0, high=latest * 1.08, start=top + PANEL, end=top)
+        scale = AxisScale(low=0.0, high=latest * 1.08, start=top + PANEL, end=top)
         marks.append("".join(panel(results, places, scale)))
     height = TOP + len(panels) * (PANEL + GAP) - GAP + 60
     return Svg(marks="".join(marks), width=WIDTH, height=height, label=f"time to {target}")
@@ -104,7 +104,7 @@ class _Places:
         group = self.workers.index(times.workers) * (len(self.names) + 1)
         return LEFT + (group + self.colour(times)) * self._slot
 
-    def below(self, scale: Scale) -> Iterator[str]:
+    def below(self, scale: AxisScale) -> Iterator[str]:
         """Yield the label of each group."""
         size = (len(self.names) + 1) * self._slot
         for index, workers in enumerate(self.workers):
@@ -113,7 +113,7 @@ class _Places:
             yield text(x, scale.start + 36, words, class_="name", text_anchor="middle")
 
 
-def _means(results: Sequence[Times], places: _Places, scale: Scale) -> Iterator[str]:
+def _means(results: Sequence[Times], places: _Places, scale: AxisScale) -> Iterator[str]:
     """Yield a bar for each mean, its range, and the number of reached targets [Figure 7]."""
     yield left_axis(scale, LEFT, WIDTH - RIGHT, "virtual seconds, mean and range")
     for times in results:
@@ -137,10 +137,10 @@ def _means(results: Sequence[Times], places: _Places, scale: Scale) -> Iterator[
     yield from places.below(scale)
 
 
-def _over_workers(results: Sequence[Times], places: _Places, scale: Scale) -> Iterator[str]:
+def _over_workers(results: Sequence[Times], places: _Places, scale: AxisScale) -> Iterator[str]:
     """Yield each tuner's means over the numbers of workers, and their range [Figure 12b]."""
     yield left_axis(scale, LEFT, WIDTH - RIGHT, "virtual seconds, mean and range by workers")
-    across = Scale(
+    across = AxisScale(
         low=min(places.workers), high=max(places.workers), start=LEFT + 40, end=WIDTH - RIGHT - 40
     )
     for workers in places.workers:
@@ -168,7 +168,7 @@ def _over_workers(results: Sequence[Times], places: _Places, scale: Scale) -> It
     )
 
 
-def _boxes(results: Sequence[Times], places: _Places, scale: Scale) -> Iterator[str]:
+def _boxes(results: Sequence[Times], places: _Places, scale: AxisScale) -> Iterator[str]:
     """Yield a box for each distribution: quartiles, median, range, and every time [Figure 12c]."""
     yield left_axis(scale, LEFT, WIDTH - RIGHT, "virtual seconds, each order of configurations")
     for times in results:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.report.axes import Scale, bottom_axis
+from dasktune.report.axes import AxisScale, bottom_axis
 from dasktune.report.formats import count, number
 from dasktune.report.svg import Svg, legend, tag, text, title
 from dasktune.report.tree_layout import MOST_BARS, Bar, Layout, layout
@@ -21,7 +21,7 @@ SHADES = 5
 class _Canvas:
     """Scales and sizes that all bars of a picture share."""
 
-    steps: Scale
+    steps: AxisScale
     row: float
     top: float
     bounds: tuple[int, ...]
@@ -62,7 +62,7 @@ def draw_tree(
     row = max(THIN_ROW, min(THICK_ROW, HEIGHT / max(1, placed.rows)))
     bottom = top + row * placed.rows + 6
     canvas = _Canvas(
-        steps=Scale(low=0, high=max(1, placed.steps), start=LEFT, end=WIDTH - RIGHT),
+        steps=AxisScale(low=0, high=max(1, placed.steps), start=LEFT, end=WIDTH - RIGHT),
         row=row,
         top=top,
         bounds=share_bounds(max((bar.passing for bar in placed.bars), default=1)),

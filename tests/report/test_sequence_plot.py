@@ -10,7 +10,7 @@ import pytest
 
 from dasktune.errors import ConfigurationError
 from dasktune.report import Svg, plot_sequence
-from dasktune.report.axes import Scale, log_ticks, ticks
+from dasktune.report.axes import AxisScale, log_ticks, ticks
 from dasktune.report.sequence_plot import MOST_STEPS, runs_of, sparkline
 from dasktune.sequences import Constant, Exponential, MultiStep, Piecewise, Warmup
 
@@ -154,6 +154,6 @@ def test_ticks_of_a_logarithmic_axis_are_inside(low: float, high: float) -> None
 
 def test_a_scale_takes_its_ends_to_its_ends() -> None:
     for log in (False, True):
-        scale = Scale(low=1.0, high=100.0, start=10.0, end=30.0, log=log)
+        scale = AxisScale(low=1.0, high=100.0, start=10.0, end=30.0, log=log)
         assert (scale(1.0), scale(100.0)) == (10.0, 30.0)
     assert scale(10.0) == pytest.approx(20.0)
