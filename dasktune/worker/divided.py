@@ -150,8 +150,9 @@ class DividedRun:
         """Close the run at an exception; raise that of another process if it came first."""
         try:
             yield
-        except RuntimeError as error:
-            # An operation of several processes has failed, perhaps since one of them is gone.
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            # An operation of several processes has failed, or an order was not taken, perhaps
+            # since one of them is gone.
             failure = self._first_failure()
             self.close()
             raise failure or error from (None if failure is None else failure.__cause__)

@@ -140,7 +140,7 @@ def test_two_devices_give_the_metrics_of_one(tmp_path: Path) -> None:
 
 
 class Failing(Net):
-    """A net that fails on its second device at its second step, in one of three ways."""
+    """A net that fails on its second device at its second step, in one of four ways."""
 
     def build(self, hp: Any) -> None:
         super().build({"drop": 0.0})
@@ -156,13 +156,20 @@ class Failing(Net):
                     os.kill(os.getpid(), signal.SIGKILL)
                 case "draws":
                     random.random()
+        others = ranks() if self.division.rank == 0 else []
         super().train()
+        if self.steps == 2 and self.way == "raises at the end":
+            if self.division.rank == 1:
+                raise ValueError("no luck here")
+            # The first device goes on only when the other has left its connection.
+            os.waitid(os.P_PID, others[0].pid, os.WEXITED | os.WNOWAIT)
 
 
 @pytest.mark.parametrize(
     ("way", "message"),
     [
         ("raises", "device 1: ValueError: no luck here"),
+        ("raises at the end", "device 1: ValueError: no luck here"),
         ("dies", "the process of device 1 must live, it ended with code -9"),
         ("draws", "all devices must hold the same parameters and generators after step 2"),
     ],
@@ -174,8 +181,8 @@ def test_a_device_that_fails_fails_the_stage(tmp_path: Path, way: str, message: 
     assert ranks() == []
     (failure,) = (each for each in messages if isinstance(each, StageFailed))
     assert message in failure.message
-    assert failure.step == (2 if way == "draws" else 1)
-    if way == "raises":
+    assert failure.step == (1 if way in ("raises", "dies") else 2)
+    if way.startswith("raises"):
         assert 'raise ValueError("no luck here")' in failure.traceback
     host.close(60)
 
