@@ -12,7 +12,7 @@ from dasktune.needs import NumericClass
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
-from dasktune.storage.numerics import record_class, recorded_class
+from dasktune.storage.numerics import RecordedClass, record_class, recorded_class
 from dasktune.trainer.environment import NUMERICS
 
 PORTABLE = "portable"
@@ -57,9 +57,46 @@ class NumericRule:
         """
         if self.portable:
             return ANY
-        if self.portable is None and name.partition(" ")[0] == CPU:
+        if self.portable is None and _is_cpu(name):
             return CPU
         return name
+
+    def plain_class(self, recorded: RecordedClass) -> NumericClass:
+        """Return the class that no keys name.
+
+        Its name says where such states were made. It is a class of this study's workers if
+        `is_plain` says so.
+
+        Examples
+        --------
+        >>> mixed, exact = (NumericRule(portable=each, fingerprint="", root="")
+        ...                 for each in (None, False))
+        >>> earlier = RecordedClass(name="cpu x86_64", is_sure=False)
+        >>> mixed.plain_class(earlier).name, exact.plain_class(earlier).name
+        ('cpu', 'cpu x86_64')
+        """
+        is_ours = self.portable or recorded.is_sure
+        return NumericClass(name=recorded.name if is_ours else self.class_of(recorded.name))
+
+    def is_plain(self, name: str, recorded: RecordedClass) -> bool:
+        """Return whether keys do not name the class of a worker whose hardware has this name.
+
+        Those states then serve it, and it makes such states.
+
+        Examples
+        --------
+        >>> mixed, exact = (NumericRule(portable=each, fingerprint="", root="")
+        ...                 for each in (None, False))
+        >>> cpus, intel = RecordedClass(name="cpu"), RecordedClass(name="cpu x86_64")
+        >>> [rule.is_plain("cpu x86_64", cpus) for rule in (mixed, exact)]
+        [True, False]
+        >>> [rule.is_plain("cpu x86_64", intel) for rule in (mixed, exact)]
+        [False, True]
+        """
+        if self.portable is False and _is_cpu(recorded.name):
+            # An earlier version recorded an architecture where others may have trained, too.
+            return recorded.is_sure and name == recorded.name != CPU
+        return self.class_of(name) == self.plain_class(recorded).name
 
 
 def rule_of(row: StudyRow) -> NumericRule | None:
@@ -88,10 +125,17 @@ def may_store(row: StudyRow, store: CheckpointStore, trial: TrialRecord, name: s
         If the store cannot be read.
     """
     rule = rule_of(row)
-    if rule is None or rule.portable:
+    if rule is None:
         return True
-    recorded = trial.numerics or recorded_class(store.files, rule.fingerprint)
-    return recorded is None or rule.class_of(recorded) == rule.class_of(name)
+    if trial.numerics:
+        return rule.class_of(name) == trial.numerics
+    recorded = recorded_class(store.files, rule.fingerprint)
+    return recorded is None or rule.is_plain(name, recorded)
+
+
+def _is_cpu(name: str) -> bool:
+    """Return whether a numeric class is one of processors, or all of them."""
+    return name.partition(" ")[0] == CPU
 
 
 class NumericClasses:
@@ -116,6 +160,7 @@ class NumericClasses:
         self._rule = rule
         self._store = store
         self._database = database
+        self._recorded: RecordedClass | None = None
         self.plain: NumericClass | None = None
 
     def of(self, joined: Sequence[WorkerJoined]) -> list[WorkerJoined]:
@@ -130,33 +175,46 @@ class NumericClasses:
         if rule is None or not joined:
             return [replace(event, numerics=None) for event in joined]
         names = ["" if event.numerics is None else event.numerics.name for event in joined]
-        if self.plain is None:
-            self.plain = NumericClass(name=self._plain_class(rule, names))
+        recorded = self._recorded
+        if recorded is None:
+            recorded = self._recorded = self._record(rule, names)
+            self.plain = rule.plain_class(recorded)
+        classes = [
+            NumericClass(name=rule.class_of(name), in_keys=not rule.is_plain(name, recorded))
+            for name in names
+        ]
         return [
-            replace(event, numerics=NumericClass(name=name, in_keys=name != self.plain.name))
-            for event, name in zip(joined, map(rule.class_of, names), strict=True)
+            replace(event, numerics=numerics)
+            for event, numerics in zip(joined, classes, strict=True)
         ]
 
-    def _plain_class(self, rule: NumericRule, names: Collection[str]) -> str:
-        """Return the class that no keys name; the first run in a store records it."""
+    def _record(self, rule: NumericRule, names: Collection[str]) -> RecordedClass:
+        """Return the recorded class that no keys name; the first run in a store records it.
+
+        It is recorded as the study has it: a study for which all processors are one class may
+        train on all of them, and must not record one architecture.
+        """
         recorded = recorded_class(self._store.files, rule.fingerprint)
-        if recorded is None:
-            [(most, _)] = Counter(names).most_common(1)
-            # The whole name is recorded, since other studies may tell architectures apart.
-            own = ANY if rule.portable else self._class_before(rule, names) or most
-            recorded = record_class(self._store.files, rule.fingerprint, own)
-        return recorded if rule.portable else rule.class_of(recorded)
+        if recorded is not None:
+            return recorded
+        [(most, _)] = Counter(names).most_common(1)
+        own = ANY if rule.portable else self._class_before(rule, names) or rule.class_of(most)
+        return record_class(self._store.files, rule.fingerprint, own)
 
     def _class_before(self, rule: NumericRule, names: Collection[str]) -> str | None:
-        """Return the class of a state that was stored before classes were recorded, if any.
+        """Return the class of the states that were stored before classes were recorded, if any.
 
-        Of a GPU only its kind was recorded: it is taken for one that the run has.
+        Then all processors were one class. Of a GPU only its kind was recorded: it is taken for
+        one that the run has.
         """
         keys = [row.key for row in self._database.checkpoints(rule.root)]
         commit = next(iter(self._store.commits(keys[:1]).values()), None)
         if commit is None:
             return None
         if NUMERICS in commit.environment:
-            return str(commit.environment[NUMERICS])
+            name = str(commit.environment[NUMERICS])
+            return CPU if _is_cpu(name) else name
         device = str(commit.environment.get("device", "")).partition(":")[0]
+        if device == CPU:
+            return CPU
         return next((name for name in names if name.partition(" ")[0] == device), device or None)

@@ -9,6 +9,7 @@ this file only if it is absent.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 from dasktune.errors import StorageError
 from dasktune.storage import layout
@@ -16,13 +17,34 @@ from dasktune.storage.files.base import Files
 from dasktune.storage.files.failures import reason_of
 from dasktune.storage.redaction import showable
 
-_FORMAT, _VERSION = "dasktune-class", 1
+_FORMAT, _VERSION = "dasktune-class", 2
 
-UNREADABLE = ""
+_UNSURE = 1
+"""The version whose files name an architecture also if other processors trained as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedClass:
+    """The numeric class that no state keys of a fingerprint name.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    is_sure
+        Whether all states without a class in their keys were made on this class. If not, a class
+        that is named by an architecture of processors may mean all processors.
+    """
+
+    name: str
+    is_sure: bool = True
+
+
+UNREADABLE = RecordedClass(name="")
 """The class in a file of another program. It is none, so that keys name every class."""
 
 
-def recorded_class(files: Files, fingerprint: str) -> str | None:
+def recorded_class(files: Files, fingerprint: str) -> RecordedClass | None:
     """Return the numeric class that no state keys of a fingerprint name; None without a record.
 
     Raises
@@ -38,7 +60,7 @@ def recorded_class(files: Files, fingerprint: str) -> str | None:
     return None if content is None else _from_bytes(content.tobytes())
 
 
-def record_class(files: Files, fingerprint: str, name: str) -> str:
+def record_class(files: Files, fingerprint: str, name: str) -> RecordedClass:
     """Record a numeric class if none is recorded; return the recorded one.
 
     Raises
@@ -49,18 +71,19 @@ def record_class(files: Files, fingerprint: str, name: str) -> str:
     document = {"format": _FORMAT, "version": _VERSION, "class": name}
     try:
         if files.create(layout.class_path(fingerprint), json.dumps(document).encode()):
-            return name
+            return RecordedClass(name=name)
     except OSError as error:
         raise StorageError(f"cannot write numeric classes: {reason_of(error)}") from showable(error)
     recorded = recorded_class(files, fingerprint)
     return UNREADABLE if recorded is None else recorded
 
 
-def _from_bytes(content: bytes) -> str:
+def _from_bytes(content: bytes) -> RecordedClass:
     try:
         document = json.loads(content)
-        is_known = (document["format"], document["version"]) == (_FORMAT, _VERSION)
-        name = document["class"]
+        form, version, name = (document[key] for key in ("format", "version", "class"))
     except (LookupError, RecursionError, TypeError, ValueError):
         return UNREADABLE
-    return name if is_known and isinstance(name, str) else UNREADABLE
+    if form != _FORMAT or version not in (_UNSURE, _VERSION) or not isinstance(name, str):
+        return UNREADABLE
+    return RecordedClass(name=name, is_sure=version == _VERSION)

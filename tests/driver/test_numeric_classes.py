@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from contextlib import closing
@@ -22,6 +23,9 @@ ONE, OTHER = {"DASKTUNE_NUMERICS": "one"}, {"DASKTUNE_NUMERICS": "other"}
 STEPS = 8
 
 
+INTEL, ARM = {"DASKTUNE_NUMERICS": "cpu x86_64"}, {"DASKTUNE_NUMERICS": "cpu aarch64"}
+
+
 class Rounding(dt.Trainer):
     """Counts the steps that it trained on each numeric class, as if the classes rounded so."""
 
@@ -32,7 +36,7 @@ class Rounding(dt.Trainer):
         self.lr = hp["lr"]
 
     def train(self) -> None:
-        is_other = os.environ.get("DASKTUNE_NUMERICS") == "other"
+        is_other = os.environ.get("DASKTUNE_NUMERICS") in ("other", "cpu aarch64")
         self.steps[is_other] += self.lr
 
     def evaluate(self) -> dict[str, float]:
@@ -151,6 +155,43 @@ def test_portable_trials_may_change_their_class(tmp_path: Path) -> None:
     optimize(again, OTHER)
     assert {"one", "other"} in classes_of(again)
     assert {each.environment[NUMERICS] for each in commits_of(tmp_path)} == {"one", "other"}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "later"])
+def test_exact_study_takes_no_state_of_mixed_architectures(tmp_path: Path, is_first: bool) -> None:
+    """A study for which all CPUs are one class may train a trial on two architectures."""
+    if not is_first:
+        optimize(study(tmp_path, "exact", portable=False), INTEL)
+    mixed = study(tmp_path, "mixed")
+    optimize(mixed, INTEL, limits=dt.Limits(steps=12))
+    optimize(mixed, ARM)
+    assert {"one", "other"} in classes_of(mixed)
+    exact = study(tmp_path, "other exact", portable=False)
+    optimize(exact, INTEL)
+    assert classes_of(exact) == [{"one"}] * 6
+    executed = exact.summary()["steps_executed"]
+    assert executed == (mixed.summary()["steps_unique"] if is_first else 0), "nothing is lost"
+
+
+@pytest.mark.process
+def test_exact_study_of_an_earlier_record_goes_on(tmp_path: Path) -> None:
+    """Earlier versions recorded an architecture also where all CPUs were one class."""
+    optimize(study(tmp_path, portable=False), INTEL, limits=dt.Limits(steps=12))
+    [record] = (tmp_path / "classes").iterdir()
+    document = {**json.loads(record.read_text()), "version": 1}
+    assert document["class"] == "cpu x86_64"
+    record.write_text(json.dumps(document))
+    again = study(tmp_path, portable=False)
+    begun = sum(trial.steps for trial in again.trials)
+    optimize(again, INTEL)
+    assert begun
+    summary = again.summary()
+    assert summary["steps_repeated"] == 0
+    assert summary["steps_executed"] < summary["steps_unique"] + 12, "begun trials go on"
+    other = study(tmp_path, "other", portable=False)
+    optimize(other, INTEL)
+    assert other.summary()["steps_executed"] > 0, "what began before may be of another class"
 
 
 def commits_of(folder: Path) -> list[Any]:
