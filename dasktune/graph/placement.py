@@ -78,6 +78,8 @@ class Placing:
         self._market = Market(frontier, speeds, self._kinds_for, loads=self.loads)
         self._launched = 0
         self._filled = 0.0
+        self._looked_at: set[str] = set()
+        """The attempts that end soon, for which the last `fill` chose what follows."""
         self._free: dict[str, float] = {}
         self._out: list[RunStage] = []
 
@@ -98,6 +100,7 @@ class Placing:
             self._try_last_resort(now)
         self._filled = self.packing.now = now
         self._free.clear()
+        self._looked_at.clear()
         self._market.changed()
         while workers := self._with_room(self._idle):
             choice = self._choice(workers, now)
@@ -115,12 +118,12 @@ class Placing:
         """Return when `fill` is due: a worker is about to run dry, or is to be tried again."""
         dues = [] if self.trust.next_return is None else [self.trust.next_return]
         if self._looks_ahead:
-            ends = [
+            # Time alone brings no stage to those looked at; after each event `fill` looks again.
+            dues += [
                 now + self._remaining_seconds(slot.queue[0], now) - self._options.lookahead_seconds
                 for slot in self._running_last(now)
+                if slot.queue[0].id not in self._looked_at
             ]
-            # A worker may have been left without a stage because all should wait for others.
-            dues += [end for end in ends if not self._market.is_open or end > self._filled]
         if self._idle and self._market.is_open:
             patience = self._market.next_end_of_patience(self._filled)
             dues += [] if patience is None else [patience]
@@ -533,6 +536,7 @@ class Placing:
             last = slot.queue[0]
             if self._remaining_seconds(last, now) > self._options.lookahead_seconds:
                 continue
+            self._looked_at.add(last.id)
             child, other = self._next_of(last, now), self._other(slot, now)
             while other is not None and (child is None or self._frontier.goes_first(other, child)):
                 if self._is_bound(other, slot):

@@ -588,6 +588,28 @@ def test_the_next_path_is_chosen_before_the_worker_runs_dry() -> None:
     assert table.dispatcher.next_tick(28.0) is None
 
 
+@pytest.mark.parametrize("position", [7, 9], ids=["late", "ahead of the clock"])
+def test_stage_that_fits_no_slot_makes_no_tick_due(position: Step) -> None:
+    table = Table(lookahead_seconds=1.5)
+    for trial in range(2):
+        table.trial(Constant(1.0 + trial), 9)
+    needs = Needs.of({"tags": "absent"})
+    table.dispatcher.register(2, {"lr": Constant(3.0)}, 9, needs=needs)
+    table.extend(0, 9)
+    table.join("w0")
+    table.tell(Started(attempt="0-a"), 10.0)
+    table.tell(TrainingEnded(attempt="0-a", step=9, status="trained", seconds=9.0), 19.0)
+    table.saved(0, 9)
+    table.extend(1, 9)
+    table.extend(2, 9)
+    table.tell(Started(attempt="1-a"), 20.0)
+    assert table.dispatcher.next_tick(20.0) == 27.5, "something is ready"
+    now = 28.0 if position == 9 else 40.0
+    assert table.tell(Progress(attempt="1-a", step=position), now) == []
+    assert table.dispatcher.next_tick(now) is None
+    assert table.dispatcher.next_tick(now + 0.01) is None
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.1], ids=["unknown", "a fast first step"])
 def test_slow_stage_does_not_delay_the_path_behind_it(seconds: float) -> None:
     table = Table(lookahead_seconds=1.5)
