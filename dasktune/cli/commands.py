@@ -28,6 +28,7 @@ from dasktune.cli.options import (
     open_study,
     print_json,
 )
+from dasktune.cli.pools import PoolOptions
 from dasktune.cli.predict import predict
 from dasktune.cli.run import run
 from dasktune.cli.simulate import simulate
@@ -70,12 +71,14 @@ app.command()(run)
 
 
 @app.command()
+@flat
 def preview(
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE...", help="Python files that define study and tuner."),
     ],
-    workers: Annotated[int, typer.Option(min=1, help="Workers to bound the time for.")] = 1,
+    *,
+    pool: PoolOptions,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
@@ -85,7 +88,7 @@ def preview(
     """
     from dasktune.cli.preview import costs_of_files, in_words, to_json
 
-    costs, in_full = costs_of_files(files, config or (), workers=workers)
+    costs, in_full = costs_of_files(files, config or (), pool=pool)
     if not in_full:
         typer.echo("at most, as if every trial were trained to its end:", err=True)
     if as_json:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dasktune.algos.base import known_configurations
+from dasktune.cli.pools import Pool, PoolOptions, configured
 from dasktune.cli.study_file import load
-from dasktune.errors import ConfigurationError
-from dasktune.graph.cost import Cost, Costs, StudyTrials, costs_of
-from dasktune.study.create import config_of
+from dasktune.errors import ConfigurationError, refuse
+from dasktune.graph.cost import Cost, Costs, StudyTrials, cost_of, costs_of
+from dasktune.needs import Offer
+from dasktune.simulate.pool import offer_problems, offers_of
+from dasktune.study.config import StudyConfig
+from dasktune.study.preview import needs_of_configurations, refuse_unmet
 
 FIELDS = (
     *("trials", "steps_requested", "steps_unique", "merge_rate", "critical_path"),
@@ -18,22 +22,35 @@ FIELDS = (
 
 
 def costs_of_files(
-    files: Sequence[Path], settings: Sequence[str], *, workers: int
+    files: Sequence[Path], settings: Sequence[str], *, pool: PoolOptions
 ) -> tuple[Costs, bool]:
     """Return the costs of files' studies, and whether all of them train every trial in full.
 
     Fingerprints and seeds decide which studies share states. A single study needs only its
-    trials.
+    trials, and its needs if there are classes of workers.
 
     Raises
     ------
     ConfigurationError
-        If a file cannot be loaded or its trials are not known beforehand.
+        If a file cannot be loaded, its trials are not known beforehand, or there are several files
+        and classes of workers.
+    ClusterError
+        If no worker meets the needs of a trial.
     """
+    workers = _only(pool.pools(default=1))
+    offers = pool.offers_of(workers)
+    refuse(offer_problems(offers, workers))
+    if isinstance(workers, Mapping):
+        if len(files) > 1:
+            raise ConfigurationError("classes of workers must come with one file, got several")
+        return _on_classes(files[0], settings, list(offers_of(workers, offers)))
     studies, in_full = [], True
     for file in files:
-        fingerprint, seed = _origin(file, settings) if len(files) > 1 else ("", 0)
-        tuner = load(file, settings).tuner()
+        if len(files) > 1:
+            config, tuner = configured(file, settings)
+            fingerprint, seed = _origin(file, config)
+        else:
+            fingerprint, seed, tuner = "", 0, load(file, settings).tuner()
         known = known_configurations(tuner)
         in_full = in_full and tuner.trains_in_full
         trials = tuple((each.sequences, tuner.max_steps) for each in known)
@@ -65,14 +82,35 @@ def to_json(files: Sequence[Path], costs: Costs) -> dict[str, object]:
     }
 
 
-def _origin(file: Path, settings: Sequence[str]) -> tuple[str, int]:
+def _origin(file: Path, config: StudyConfig) -> tuple[str, int]:
     """Return fingerprint and training seed of a file's study."""
-    config = config_of(lambda: load(file, settings).study())
-    if config is None:
-        raise ConfigurationError(f"{file} must call create_study, or nothing says what it trains")
     fingerprint = config.fingerprint()
     # A study without a trainer shares nothing.
     return (str(file) if fingerprint is None else fingerprint.digest), config.seed
+
+
+def _on_classes(file: Path, settings: Sequence[str], offers: Sequence[Offer]) -> tuple[Costs, bool]:
+    """Return the cost of a file's study on workers of several classes, as `costs_of_files` does."""
+    config, tuner = configured(file, settings)
+    known = known_configurations(tuner)
+    sequences = [each.sequences for each in known]
+    needs = needs_of_configurations(sequences, tuner.searched_space, config.needs)
+    refuse_unmet(needs, offers)
+    cost = cost_of(
+        ((each, tuner.max_steps) for each in sequences),
+        workers=len(offers),
+        seeds=(config.seed + each.seed for each in known),
+        needs=needs,
+        offers=offers,
+    )
+    return Costs(studies=(cost,), steps_unique=cost.steps_unique), tuner.trains_in_full
+
+
+def _only(pools: Sequence[Pool]) -> Pool:
+    """Return the one pool that ``--workers`` names."""
+    if len(pools) > 1:
+        raise ConfigurationError(f"--workers must be one number here, got {len(pools)}")
+    return pools[0]
 
 
 def _indented(cost: Cost) -> str:

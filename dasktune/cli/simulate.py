@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dasktune.cli.options import AsJson, flat, picture_problems, print_json
+from dasktune.cli.options import AsJson, Config, flat, picture_problems, print_json
+from dasktune.cli.pools import Pool, PoolOptions, configured, pool_text, size_of, speeds_of
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.types import Objective, Step
 
 if TYPE_CHECKING:
     from dasktune.algos.base import Tuner
     from dasktune.algos.samplers import Source
+    from dasktune.needs import Needs
     from dasktune.report.svg import Svg
     from dasktune.simulate.comparison import Compared, Spread
     from dasktune.space import Space
@@ -66,6 +68,19 @@ class ConditionOptions:
         bool,
         typer.Option("--no-overheads", help="Only steps take time: no start, load or save does."),
     ] = False
+    speed: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CLASS=SPEED",
+            help="With slow=0.25, steps take 4 times as long on class slow; 1 if not given. "
+            "May be repeated.",
+        ),
+    ] = None
+    needs_of: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The trials have the needs of this study file."),
+    ] = None
+    config: Config = None
 
     def to_json(self) -> dict[str, object]:
         """Return the conditions as a part of the command's JSON document."""
@@ -93,10 +108,7 @@ def simulate(
     direction: Annotated[
         str | None, typer.Option(help="maximize or minimize; as recorded, or minimize.")
     ] = None,
-    workers: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help=f"Simulated workers, {WORKERS} if not given. May be repeated."),
-    ] = None,
+    pool: PoolOptions,
     trials: Annotated[
         int | None, typer.Option(min=1, help="As many as there are configurations if not given.")
     ] = None,
@@ -128,14 +140,25 @@ def simulate(
     from dasktune.traces.timing import Overheads
     from dasktune.traces.trace import Trace
 
-    capacities = list(dict.fromkeys(workers or [WORKERS]))
-    refuse(_problems(plot, tuner, target, capacities))
+    pools = pool.pools(WORKERS)
+    refuse(_problems(plot, tuner, target, pools))
+    offers, speeds = pool.offers_of(pools[0]), speeds_of(conditions.speed or (), pools[0])
     curves = Trace.load(trace)
     if conditions.no_overheads:
         curves = replace(curves, overheads=Overheads())
     objective = curves.objective(metric, direction)
-    tuners = _tuners(tuner, curves, trials=trials, max_steps=max_steps, target=target)
-    results = _compared(tuners, curves, objective, conditions, target=target, workers=capacities)
+    needs = _needs(conditions, curves)
+    tuners = _tuners(tuner, curves, needs, trials=trials, max_steps=max_steps, target=target)
+    results = _compared(
+        tuners,
+        curves,
+        objective,
+        conditions,
+        target=target,
+        workers=pools,
+        offers=offers,
+        speeds=speeds,
+    )
     (metric,), (towards,) = objective.metrics, objective.directions
     if plot is not None:
         _draw(results, metric, target).save(plot)
@@ -146,12 +169,14 @@ def simulate(
             "direction": towards.value,
             "target": target,
         }
-        head |= {"workers": capacities, **conditions.to_json()}
+        head |= {"workers": list(map(size_of, pools)), "classes": _classes(pools)}
+        head |= {"offers": offers, "speeds": speeds, **conditions.to_json()}
         head |= {"overheads": curves.overheads.to_json()}
         rows = [_document(row, _first(results, row), target) for row in results]
         print_json({**head, "tuners": rows})
     else:
-        lines = [*_text(results, metric, target), *_start(curves.overheads, results, target)]
+        lines = [*_text(results, metric, target, _classes(pools))]
+        lines += [*_start(curves.overheads, results, target), *_equal(pools, curves, speeds)]
         typer.echo("\n".join(lines))
 
 
@@ -162,7 +187,9 @@ def _compared(
     conditions: ConditionOptions,
     *,
     target: float | None,
-    workers: Sequence[int],
+    workers: Sequence[Pool],
+    offers: Mapping[str, Any] | None,
+    speeds: Mapping[str, float] | None,
 ) -> Sequence[Compared]:
     """Return the results of simulated runs of all tuners."""
     from dasktune.engine.limits import Limits
@@ -178,6 +205,8 @@ def _compared(
         metric=metric,
         direction=direction,
         workers=workers,
+        offers=offers,
+        speeds=speeds,
         straggling=conditions.straggling,
         drop=conditions.drop,
         resume=not conditions.from_scratch,
@@ -185,8 +214,18 @@ def _compared(
     )
 
 
+def _needs(conditions: ConditionOptions, trace: Trace) -> list[Needs] | None:
+    """Return the needs of each configuration, by a study file; None without one."""
+    if conditions.needs_of is None:
+        return None
+    from dasktune.study.preview import needs_of_configurations
+
+    config, tuner = configured(conditions.needs_of, conditions.config or ())
+    return needs_of_configurations(trace.sequences, tuner.searched_space, config.needs)
+
+
 def _problems(
-    plot: Path | None, tuners: Sequence[str], target: float | None, workers: Sequence[int]
+    plot: Path | None, tuners: Sequence[str], target: float | None, workers: Sequence[Pool]
 ) -> list[str]:
     """Return the problems of arguments that are first used after the simulation."""
     problems = []
@@ -205,6 +244,7 @@ def _problems(
 def _tuners(
     texts: Iterable[str],
     trace: Trace,
+    needs: Sequence[Needs] | None,
     *,
     trials: int | None,
     max_steps: Step | None,
@@ -223,13 +263,14 @@ def _tuners(
         "trials": len(trace.configurations) if trials is None else trials,
         "max_steps": trace.steps if max_steps is None else max_steps,
     }
+    space_of = partial(trace.space, needs=needs)
     makers: dict[str, Callable[[int], Tuner]] = {}
     problems: list[str] = []
     for text in texts:
         try:
             if text in makers:
                 problems.append(f"a tuner may come only once, got {text!r} again")
-            makers[text] = partial(_make, trace, *_parsed(text, given))
+            makers[text] = partial(_make, space_of, *_parsed(text, given))
             makers[text](0)  # so that no simulation starts if the last tuner is refused
         except ConfigurationError as error:
             problems += error.problems
@@ -262,11 +303,14 @@ def _parsed(text: str, given: Mapping[str, Any]) -> tuple[type[Tuner], dict[str,
 
 
 def _make(
-    trace: Trace, kind: Callable[..., Tuner], arguments: Mapping[str, Any], seed: int
+    space_of: Callable[..., Space],
+    kind: Callable[..., Tuner],
+    arguments: Mapping[str, Any],
+    seed: int,
 ) -> Tuner:
     """Return a tuner that draws each configuration once, in the order of a seed."""
     parameters = inspect.signature(kind).parameters
-    space = trace.space(order=seed)
+    space = space_of(order=seed)
     own = {"space": space, "sampler": _in_order(space), "seed": seed}
     return kind(**{**{key: own[key] for key in own if key in parameters}, **arguments})
 
@@ -313,7 +357,12 @@ def _document(row: Compared, first: Compared, target: float | None) -> dict[str,
     }
 
 
-def _text(results: Sequence[Compared], metric: str, target: float | None) -> Iterator[str]:
+def _text(
+    results: Sequence[Compared],
+    metric: str,
+    target: float | None,
+    classes: Mapping[str, int] | None,
+) -> Iterator[str]:
     """Yield a heading and the lines of a table for each number of workers."""
     from dasktune.cli.results import table
     from dasktune.report.formats import count
@@ -323,11 +372,12 @@ def _text(results: Sequence[Compared], metric: str, target: float | None) -> Ite
         names = {"steps_to": "steps to it", "best": names["best"]}
     for capacity in dict.fromkeys(result.workers for result in results):
         rows = [result for result in results if result.workers == capacity]
+        workers = pool_text(classes) if classes else count(capacity, "worker")
         if target is not None:
             orders = count(len(rows[0].repeats), "order")
-            yield f"seconds to {metric} {target:g} on {count(capacity, 'worker')}, {orders}:"
-        elif capacity != results[0].workers or capacity != results[-1].workers:
-            yield f"on {count(capacity, 'worker')}:"
+            yield f"seconds to {metric} {target:g} on {workers}, {orders}:"
+        elif classes or capacity != results[0].workers or capacity != results[-1].workers:
+            yield f"on {workers}:"
         header = ["tuner", *(TIMES if target is not None else ()), *names.values()]
         yield from table(header, [[*_row(row, rows[0], names, target)] for row in rows])
         if capacity != results[-1].workers:
@@ -345,6 +395,22 @@ def _start(
             f"{_figure(overheads.start)} s of each time pass before the first step; "
             "with --no-overheads only steps take time"
         )
+
+
+def _equal(
+    pools: Sequence[Pool], trace: Trace, speeds: Mapping[str, float] | None
+) -> Iterator[str]:
+    """Yield a note if nothing says which class of workers is faster."""
+    if _classes(pools) and not trace.classes and not speeds:
+        yield (
+            "all classes are equally fast: the trace does not tell them apart, and there is no "
+            "--speed"
+        )
+
+
+def _classes(pools: Sequence[Pool]) -> dict[str, int] | None:
+    """Return the numbers of workers by class; None for plain numbers."""
+    return dict(pools[0]) if isinstance(pools[0], Mapping) else None
 
 
 def _row(

@@ -162,7 +162,7 @@ def compare(
     tuners: Mapping[str, Callable[[int], Tuner]],
     curves: Curves,
     *,
-    workers: int | Mapping[str, int] | Iterable[int] = 1,
+    workers: int | Mapping[str, int] | Iterable[int | Mapping[str, int]] = 1,
     repeats: int = 5,
     target: float | None = None,
     seed: int = 0,
@@ -179,7 +179,7 @@ def compare(
     curves, metric, direction
         As for `simulate`.
     workers
-        Number of simulated workers, or several numbers; or their numbers by class.
+        Number of simulated workers, or their numbers by class; or several of these.
     repeats
         Number of simulations of each tuner, with seeds from `seed` on, which also decide about
         stragglers and drops.

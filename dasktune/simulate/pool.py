@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 from dasktune.errors import ConfigurationError, shown, unknown
 from dasktune.needs import Amounts, Needs, Offer, needs_problems
-from dasktune.types import Value
+from dasktune.traces.timing import Pace
+from dasktune.types import Sequences, Step, Value
 
 Values = Mapping[str, Value]
 """Hyper-parameters at one step."""
 
 StepSeconds = Callable[[Values], float] | Callable[[Values, str], float]
 """Virtual seconds of a step, by the hyper-parameters and, with two arguments, the class."""
+
+StagePace = Callable[[Sequences, Step, Step, str], Pace]
+"""The pace of a stage, by its sequences, first step and end, and its worker's class."""
 
 
 def pool_problems(workers: object) -> list[str]:
@@ -53,6 +58,45 @@ def offer_problems(offers: object, workers: object) -> list[str]:
         else:
             problems += [f"offers of class {kind!r}: {each}" for each in needs_problems(offer)]
     return problems
+
+
+def speed_problems(speeds: object, workers: object) -> list[str]:
+    """Return the reasons why the classes of a pool cannot have these speeds."""
+    if speeds is None:
+        return []
+    if not isinstance(speeds, Mapping):
+        return [f"speeds must be numbers > 0 by class of workers, got {shown(speeds)}"]
+    classes = list(workers) if isinstance(workers, Mapping) else []
+    problems = []
+    for kind, speed in speeds.items():
+        if kind not in classes:
+            problems.append(unknown("class of workers with a speed", str(kind), classes))
+        elif not is_number(speed) or not 0 < speed < math.inf:
+            problems.append(f"the speed of class {kind!r} must be a number > 0, got {shown(speed)}")
+    return problems
+
+
+def at_speeds(pace: StagePace, speeds: Mapping[str, float]) -> StagePace:
+    """Return the pace of stages on workers whose classes have these speeds.
+
+    Examples
+    --------
+    >>> from dasktune.traces.timing import EvenPace
+    >>> pace = at_speeds(lambda sequences, start, stop, kind: EvenPace(1.0), {"slow": 0.25})
+    >>> pace({}, 0, 3, "slow").between(0, 3), pace({}, 0, 3, "fast").between(0, 3)
+    (12.0, 3.0)
+    """
+
+    def changed(sequences: Sequences, start: Step, stop: Step, kind: str) -> Pace:
+        own = pace(sequences, start, stop, kind)
+        return own.slower(1 / speeds[kind]) if kind in speeds else own
+
+    return changed
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is an int or a float."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def offers_of(

@@ -29,11 +29,15 @@ from dasktune.needs import (
 )
 from dasktune.simulate.jobs import Mishaps
 from dasktune.simulate.pool import (
+    StagePace,
     StepSeconds,
     Values,
+    at_speeds,
     call_problems,
+    is_number,
     offer_problems,
     pool_problems,
+    speed_problems,
     step_seconds,
 )
 from dasktune.simulate.result import Simulation
@@ -41,7 +45,7 @@ from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.simulate.sharing import Together, together_problems
 from dasktune.space import contradictions
 from dasktune.traces.classes import pool_on
-from dasktune.traces.timing import EvenPace, Overheads, Pace
+from dasktune.traces.timing import EvenPace, Overheads
 from dasktune.traces.trace import Trace
 from dasktune.types import Direction, Objective, Sequences, Step, Value
 
@@ -63,6 +67,7 @@ def simulate(
     metric: str | None = None,
     direction: str | Direction | None = None,
     seconds_per_step: float | StepSeconds | None = None,
+    speeds: Mapping[str, float] | None = None,
     report_every: Step = 1,
     merge: bool = True,
     resume: bool = True,
@@ -109,6 +114,9 @@ def simulate(
         step of a stage. The function also gets the name of the worker's class if it needs a
         second argument or has a parameter `kind`: ``lambda values, kind: ...``. None takes
         the measured times of a trace, overheads included, or 1.
+    speeds
+        Speeds by class: on a class with a speed of 0.25, each step takes 4 times these seconds.
+        Classes that are left out have the speed 1.
     report_every
         The metric is measured after every so many steps, and where a state is saved.
     merge
@@ -205,6 +213,7 @@ def simulate(
             *_trace_problems(curves, tuner),
             *_class_problems(curves, workers, seconds_per_step),
             *offer_problems(offers, workers),
+            *speed_problems(speeds, workers),
             *together_problems(together, workers),
             *_trace_time_problems(curves, together, seconds_per_step),
             *([] if callable(needs) else needs_problems(needs)),
@@ -212,7 +221,7 @@ def simulate(
     )
     conditions = Conditions(
         curve=curves.curve(objective.metrics[0]) if isinstance(curves, Trace) else curves,
-        pace=_pace(seconds_per_step, curves),
+        pace=at_speeds(_pace(seconds_per_step, curves), speeds or {}),
         overheads=_overheads(seconds_per_step, curves),
         mishaps=Mishaps(straggling=straggling, drop=drop, seed=seed),
         report_every=report_every,
@@ -280,9 +289,7 @@ def _result(runner: SimulatedRunner) -> Simulation:
     )
 
 
-def _pace(
-    given: float | StepSeconds | None, curves: object
-) -> Callable[[Sequences, Step, Step, str], Pace]:
+def _pace(given: float | StepSeconds | None, curves: object) -> StagePace:
     """Return a function that gives a stage's pace from sequences, start, stop and class."""
     if given is None and isinstance(curves, Trace):
         return lambda sequences, start, stop, kind: curves.pace(sequences, stop, kind)
@@ -313,7 +320,7 @@ def _problems(
         problems.append(
             f"curves must be a function of (values, step), a Trace or its path, got {curves!r}"
         )
-    is_time = _is_number(seconds) and 0 <= seconds < math.inf  # type: ignore[operator]
+    is_time = is_number(seconds) and 0 <= seconds < math.inf  # type: ignore[operator]
     if not is_time and not callable(seconds) and seconds is not None:
         problems.append(f"seconds_per_step must be >= 0 or a function, got {seconds!r}")
     if callable(seconds):
@@ -327,9 +334,9 @@ def _problems(
 
 def _mishap_problems(straggling: object, drop: object, seed: object) -> list[str]:
     problems = []
-    if not (_is_number(straggling) and 0 <= straggling < math.inf):  # type: ignore[operator]
+    if not (is_number(straggling) and 0 <= straggling < math.inf):  # type: ignore[operator]
         problems.append(f"straggling must be a number >= 0, got {straggling!r}")
-    if not (_is_number(drop) and 0 <= drop < 1):  # type: ignore[operator]
+    if not (is_number(drop) and 0 <= drop < 1):  # type: ignore[operator]
         problems.append(f"drop must be a probability >= 0 and < 1, got {drop!r}")
     if type(seed) is not int or seed < 0:
         problems.append(f"seed must be an int >= 0, got {seed!r}")
@@ -337,7 +344,7 @@ def _mishap_problems(straggling: object, drop: object, seed: object) -> list[str
 
 
 def _delay_problems(seconds: object) -> list[str]:
-    if _is_number(seconds) and 0 <= seconds < math.inf:  # type: ignore[operator]
+    if is_number(seconds) and 0 <= seconds < math.inf:  # type: ignore[operator]
         return []
     return [f"prediction_seconds must be a number >= 0, got {seconds!r}"]
 
@@ -359,7 +366,3 @@ def _trace_time_problems(curves: object, together: object, seconds: object) -> l
     if together is not None and isinstance(curves, Trace) and seconds is None:
         return ["together must come with seconds_per_step: a trace's times are of trials alone"]
     return []
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import overload
 
@@ -80,11 +80,12 @@ def preview(
         the bytes of a state. None leaves them out. An optimizer that allocates its state at the
         first step needs more than that. For one space only.
     needs
-        As for `dasktune.create_study`. For one space only.
+        As for `dasktune.create_study`. If `workers` are numbers by class, needs that no worker
+        meets are refused, and the bound counts for each stage only workers that meet its needs.
+        For one space only.
     offers
         As for `dasktune.simulate`: the amounts and tags that the workers of a class have, by
-        class. If they are given, needs that no worker meets are refused, and the bound counts
-        for each stage only workers that meet its needs.
+        class.
 
     Raises
     ------
@@ -113,16 +114,17 @@ def preview(
     saves = SavePolicy(every=checkpoint_every)
     if isinstance(space, Space):
         trials = _trials(space, max_steps, filter)
-        own, pool = _needs_of(space, trials, needs), list(_pool(workers, offers))
+        sequences = [each for each, _ in trials]
+        own, pool = needs_of_configurations(sequences, space, needs), list(_pool(workers, offers))
         cost = cost_of(
             trials,
             workers=len(pool) if isinstance(workers, Mapping) else workers,
             saves=saves,
-            needs=() if offers is None else own,
+            needs=own if pool else (),
             offers=pool,
         )
-        if offers is not None:
-            _refuse_unmet(own, pool)
+        if pool:
+            refuse_unmet(own, pool)
         if trainer is None:
             return cost
         return replace(cost, state_nbytes=_state_nbytes(trainer, config or {}, trials[0][0]))
@@ -149,28 +151,50 @@ def _pool(
     return offers_of(workers, offers) if isinstance(workers, Mapping) else iter(())
 
 
-def _needs_of(
-    space: Space,
-    trials: Iterable[tuple[Sequences, Step]],
+def needs_of_configurations(
+    configurations: Iterable[Sequences],
+    space: Space | None,
     needs: GivenNeeds | NeedsFunction | None,
 ) -> list[Needs]:
-    """Return the needs of each trial."""
+    """Return the needs of each configuration: those of its study, and of its branches.
+
+    Parameters
+    ----------
+    configurations
+        Their hyper-parameters by name.
+    space
+        The space of the configurations, whose branches may have needs; None if there is none.
+    needs
+        As for `dasktune.create_study`.
+
+    Raises
+    ------
+    ConfigurationError
+        If needs contradict each other, or a function does not give any.
+    """
     of_study = NO_NEEDS if callable(needs) else Needs.of(needs)
-    refuse(contradictions(space, of_study))
+    searched = Space() if space is None else space
+    refuse(contradictions(searched, of_study))
     return [
         with_branches(
             needs_from(needs, {name: each(0) for name, each in sequences.items()})
             if callable(needs)
             else of_study,
-            space,
+            searched,
             sequences,
         )
-        for sequences, _ in trials
+        for sequences in configurations
     ]
 
 
-def _refuse_unmet(needs: Iterable[Needs], pool: list[Offer]) -> None:
-    """Refuse trials whose needs no worker meets."""
+def refuse_unmet(needs: Iterable[Needs], pool: Sequence[Offer]) -> None:
+    """Refuse trials whose needs no worker meets.
+
+    Raises
+    ------
+    ClusterError
+        With the needs and what the workers have.
+    """
     unmet: dict[Needs, list[int]] = {}
     for number, each in enumerate(needs):
         if not any(map(each.fits, pool)):

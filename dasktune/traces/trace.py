@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, repeat
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.graph.kept_speeds import Model
 from dasktune.graph.speeds import model_of
+from dasktune.needs import GivenNeeds
 from dasktune.sequences import Constant, Piecewise, Sequence, as_sequence, sequence_from_json
 from dasktune.space import Branch, Choice, Space
 from dasktune.traces.classes import ClassSeconds, class_problems
@@ -202,7 +203,9 @@ class Trace:
         """Number of configurations that have a value after the last step."""
         return int(np.isfinite(self.values[:, -1]).any(axis=-1).sum())
 
-    def space(self, *, order: int | None = None) -> Space:
+    def space(
+        self, *, order: int | None = None, needs: Iterable[GivenNeeds | None] | None = None
+    ) -> Space:
         """Return the space whose points are the configurations.
 
         `CONFIGURATION` is the number of a configuration, and its hyper-parameters come with it:
@@ -214,10 +217,16 @@ class Trace:
         order
             Seed of a random order of the configurations, for tuners that try them in order
             (``sampler="grid"``); None keeps the recorded order.
+        needs
+            The needs of each configuration, such as ``{"GPU": 1}``, beside those that
+            `dasktune.simulate` gets; None if they have none.
         """
+        own = repeat(None) if needs is None else needs
         branches = [
-            Branch(number, Space(recorded)) if recorded else number
-            for number, recorded in zip(self._sequences, self._recorded, strict=True)
+            Branch(number, Space(recorded) if recorded else None, needs=need)
+            if recorded or need is not None
+            else number
+            for number, recorded, need in zip(self._sequences, self.sequences, own, strict=False)
         ]
         if order is not None:
             places = np.random.default_rng(order).permutation(len(branches))
@@ -293,16 +302,17 @@ class Trace:
     def hyper_parameters(self, sequences: Sequences, step: Step) -> dict[str, Value]:
         """Return the recorded hyper-parameters of a trial at a step."""
         number = self._number({name: function(step) for name, function in sequences.items()})
-        return {name: function(step) for name, function in self._recorded[number].items()}
+        return {name: function(step) for name, function in self.sequences[number].items()}
 
     @cached_property
-    def _recorded(self) -> list[dict[str, Sequence]]:
+    def sequences(self) -> list[dict[str, Sequence]]:
+        """The recorded hyper-parameters of each configuration, as sequences by name."""
         return [_sequences_of(configuration, self.steps) for configuration in self.configurations]
 
     @cached_property
     def _changing(self) -> set[Sequence]:
         """All sequences that a hyper-parameter may have on the trace."""
-        recorded = (function for functions in self._recorded for function in functions.values())
+        recorded = (function for functions in self.sequences for function in functions.values())
         return {*self._sequences, *recorded}
 
     @cached_property
@@ -319,7 +329,7 @@ class Trace:
     @property
     def _models(self) -> list[Model]:
         """The hyper-parameters of each configuration at its first step, without the floats."""
-        recorded = ({name: each(0) for name, each in row.items()} for row in self._recorded)
+        recorded = ({name: each(0) for name, each in row.items()} for row in self.sequences)
         return [model_of(values) for values in recorded]
 
     @cached_property

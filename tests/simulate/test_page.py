@@ -38,6 +38,8 @@ def test_page_study_is_recorded_and_simulated(
     assert module.without_overheads(trace).overheads.start == 0
     seconds, busy = module.unlike(dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=4))
     assert (seconds, busy) == (2.0, {"fast": 2.0, "slow": 0.0})
+    slower = module.four_times_slower(dt.algos.Grid(dt.Space(lr=[0.1, 0.2, 0.3]), max_steps=4))
+    assert slower.seconds == 16.0
 
 
 def test_page_describes_the_whole_format() -> None:
