@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from distributed import Client
@@ -20,7 +20,8 @@ from dasktune.engine.timeouts import (
     SCHEDULER_ANSWER_SECONDS,
     UNANSWERED_SECONDS,
 )
-from dasktune.graph.events import Lent
+from dasktune.graph.events import Lent, WorkerJoined
+from dasktune.graph.packing import stand_ins
 from dasktune.graph.view import RunView
 
 logger = logging.getLogger(__name__)
@@ -59,8 +60,17 @@ class FairShare:
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
-    def use(self, client: Client) -> None:
-        """Claim from the scheduler of this client from now on; `lent` is its first answer."""
+    def use(self, client: Client, joined: Iterable[WorkerJoined]) -> None:
+        """Claim from the scheduler of this client from now on; `lent` is its first answer.
+
+        Parameters
+        ----------
+        client
+            Connected to the scheduler.
+        joined
+            The workers that are ready. Until the first are known, the run is lent none: one that
+            joins may share its device with a worker of another study.
+        """
         self._client, self._lent = client if add_arbiter(client) else None, None
         self._unanswered = None
         if self._client is None:
@@ -69,7 +79,7 @@ class FairShare:
             "workers": 1,
             "weight": self._weight,
             "busy": [],
-            "usable": None,
+            "usable": stand_ins(joined),
             "holder": "",
             "awaits": [],
         }
@@ -86,7 +96,7 @@ class FairShare:
     def turn(
         self, now: float, count_usable: Callable[[], int], sharing: SharedStages | NoSharing
     ) -> None:
-        """Set what is claimed: now and then, and as soon as a worker can be given back.
+        """Set what is claimed: now and then, and at once if workers can be given back or are new.
 
         Parameters
         ----------
@@ -100,7 +110,8 @@ class FairShare:
         self._now = now
         withheld = frozenset(self._view.withheld)
         given_back = frozenset(name for name in withheld if not self._view.slots[name].queue)
-        if now < self._due and given_back == self._given_back:
+        is_known = bool(self._claim.get("usable")) or not self._view.slots
+        if now < self._due and given_back == self._given_back and is_known:
             return
         self._due, self._given_back = now + CLAIM_SECONDS, given_back
         self._claim = {
@@ -108,8 +119,8 @@ class FairShare:
             "weight": self._weight,
             # A device is given back once all its workers are done with their stages.
             "busy": [*self._view.busy_claims],
-            # None are known at first. Of a device that workers share, one study has it all.
-            "usable": [*self._view.claimable] or None,
+            # A device that workers share is lent as a whole, by the worker that stands for it.
+            "usable": [*self._view.claimable],
             "holder": sharing.holder,
             "awaits": sharing.awaited(),
         }

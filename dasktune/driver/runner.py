@@ -562,7 +562,7 @@ class DaskRunner:
         """Get the workers ready; heartbeats go by the client that they were made ready with."""
         joined = self._classes.of(self._wait_for(self._cluster.open(patience)) or [])
         self._heartbeat.use(self._cluster.client)
-        self._share.use(self._cluster.client)
+        self._share.use(self._cluster.client, joined)
         return joined
 
     def _meet(self, joined: Collection[WorkerJoined]) -> None:

@@ -9,11 +9,12 @@ a second. All follows from events and their times.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dasktune.graph.attempts import Attempt
+from dasktune.graph.events import WorkerJoined
 from dasktune.graph.kept_speeds import Model
 from dasktune.graph.plan import Node
 from dasktune.types import Step
@@ -216,6 +217,21 @@ class _Mark:
     step: Step
     at: float
     load: float
+
+
+def stand_ins(joined: Iterable[WorkerJoined]) -> list[str]:
+    """Return one worker of each shared device, and each worker that shares none.
+
+    Examples
+    --------
+    >>> sharers = [WorkerJoined(worker=worker, device="gpu0") for worker in ("b", "a")]
+    >>> stand_ins([*sharers, WorkerJoined(worker="c")])
+    ['a', 'c']
+    """
+    first: dict[tuple[str, str], str] = {}
+    for event in sorted(joined, key=lambda event: event.worker):
+        first.setdefault((event.device, "" if event.device else event.worker), event.worker)
+    return [*first.values()]
 
 
 class Packing:

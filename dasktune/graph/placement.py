@@ -201,8 +201,14 @@ class Placing:
                 self._note_idle(worker)
 
     def is_withheld(self, worker: str) -> bool:
-        """Whether another study has a worker."""
-        return self._lent is not None and worker not in self._lent
+        """Whether another study has a worker, or may have others of its device.
+
+        Idle processes of that study hold memory of the device, of which nothing is known here. So
+        only the worker that stands for the device trains while there are other studies.
+        """
+        if self._lent is None:
+            return False
+        return worker not in self._lent or self.packing.is_extra(worker)
 
     def lose(self, worker: str) -> None:
         """Remove a worker that is gone, if it is known."""

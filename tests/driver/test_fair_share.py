@@ -21,7 +21,7 @@ from dasktune.driver.fair_share import FairShare
 from dasktune.driver.shared_stages import NoSharing
 from dasktune.engine.timeouts import UNANSWERED_SECONDS
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Lent, WorkerJoined
+from dasktune.graph.events import Lent, WorkerJoined, WorkersJoined
 from dasktune.graph.shares import Lending
 from dasktune.graph.view import RunView
 from dasktune.sequences import Constant
@@ -232,7 +232,7 @@ def test_run_goes_on_without_shares_where_the_arbiter_raises() -> None:
     with ExitStack() as stack:
         client = connected_to(ArbiterPlugin(BrokenLending()), stack)
         share = stack.enter_context(closing(FairShare(view, run="run", weight=1.0, put=got.append)))
-        share.use(client)
+        share.use(client, [])
         assert share.lent.workers is None
         assert got == []
 
@@ -266,7 +266,7 @@ def test_run_uses_all_workers_after_an_arbiter_failed_for_long(
         client.sync(claim, "other")
         view = RunView(Dispatcher("root"))
         share = stack.enter_context(closing(FairShare(view, run="run", weight=1.0, put=got.put)))
-        share.use(client)
+        share.use(client, [])
         assert share.lent == Lent(workers=frozenset({"one"}))
         monkeypatch.setattr(FailingLending, "is_broken", True)
         clock = count(UNANSWERED_SECONDS, UNANSWERED_SECONDS)
@@ -295,20 +295,53 @@ class HearingLending(Lending):
 
 def test_shared_device_is_kept_until_all_its_workers_are_done() -> None:
     dispatcher = Dispatcher("root")
-    for worker in ("w0", "w1"):
-        dispatcher.handle(WorkerJoined(worker=worker, device="gpu0"), 0.0)
-    dispatcher.handle(Lent(workers=frozenset({"w1"})), 0.0)
+    dispatcher.handle(WorkerJoined(worker="w1", device="gpu0"), 0.0)
     dispatcher.register(0, {"lr": Constant(0.1)}, 10)
     dispatcher.extend(0, 10, 0.0, 0.0)
+    dispatcher.handle(WorkerJoined(worker="w0", device="gpu0"), 0.0)
     assert dispatcher.slots["w1"].queue
     HearingLending.busy.clear()
     with ExitStack() as stack:
         client = connected_to(ArbiterPlugin(HearingLending()), stack)
         share = FairShare(RunView(dispatcher), run="run", weight=1.0, put=list[object]().append)
-        stack.enter_context(closing(share)).use(client)
+        stack.enter_context(closing(share)).use(client, [])
         share.turn(1.0, lambda: 2, NoSharing())
         wait_until(lambda: len(HearingLending.busy) == 2)
     assert HearingLending.busy == [frozenset(), frozenset({"w0"})]
+
+
+def test_first_claim_asks_for_one_worker_of_each_device() -> None:
+    got = list[object]()
+    with ExitStack() as stack:
+        client = connected_to(ArbiterPlugin(Lending(patience_seconds=0.0)), stack)
+        own, extra = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        joined = [WorkerJoined(worker=worker, device="gpu0") for worker in (extra, own)]
+        dispatcher = Dispatcher("root")
+        dispatcher.handle(WorkersJoined(workers=tuple(joined)), 0.0)
+        first = FairShare(RunView(dispatcher), run="first", weight=1.0, put=got.append)
+        stack.enter_context(closing(first)).use(client, joined)
+        second = FairShare(RunView(Dispatcher("root")), run="second", weight=1.0, put=got.append)
+        stack.enter_context(closing(second)).use(client, joined)
+        assert second.lent.workers is not None
+        assert extra not in second.lent.workers
+
+
+def test_run_claims_as_soon_as_its_first_workers_have_joined() -> None:
+    got: queue.SimpleQueue[Lent] = queue.SimpleQueue()
+    with ExitStack() as stack:
+        client = connected_to(ArbiterPlugin(Lending(patience_seconds=0.0)), stack)
+        dispatcher = Dispatcher("root")
+        views = RunView(Dispatcher("root")), RunView(dispatcher)
+        other, share = (
+            FairShare(view, run=str(id(view)), weight=1.0, put=got.put) for view in views
+        )
+        stack.enter_context(closing(other)).use(client, [])
+        stack.enter_context(closing(share)).use(client, [])
+        share.turn(1.0, lambda: 0, NoSharing())
+        for worker in client.scheduler_info(n_workers=-1)["workers"]:
+            dispatcher.handle(WorkerJoined(worker=worker), 0.0)
+        share.turn(1.0, lambda: 2, NoSharing())
+        assert got.get(timeout=60).workers == dispatcher.slots.keys()
 
 
 def test_plugin_is_registered_once(client: Client) -> None:

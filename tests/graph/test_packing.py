@@ -362,9 +362,9 @@ def test_a_shared_device_counts_as_one_idle_worker() -> None:
 def test_a_device_is_in_use_as_long_as_any_worker_of_it() -> None:
     device = Device(float, workers=2, devices=2)
     dispatcher = device.dispatcher
-    dispatcher.handle(Lent(workers=frozenset({"w2"})), 0.0)
+    dispatcher.handle(Lent(workers=frozenset({"w0"})), 0.0)
     device.ask([0])
-    assert [*device.running] == ["w2"]
+    assert [*device.running] == ["w0"]
     dispatcher.handle(Lent(workers=None), 0.0)
     assert [*dispatcher.claimable] == ["w0", "w1"]
     assert [*dispatcher.busy_claims] == ["w0"]
@@ -372,3 +372,11 @@ def test_a_device_is_in_use_as_long_as_any_worker_of_it() -> None:
     assert [*dispatcher.busy_claims] == ["w0"], "the stage goes on to its next step"
     device.train()
     assert [*dispatcher.busy_claims] == []
+
+
+def test_beside_other_studies_one_worker_of_a_device_trains() -> None:
+    device = Device(float, devices=2)
+    device.dispatcher.handle(Lent(workers=frozenset({"w0", "w3", "w4"})), 0.0)
+    device.ask(range(4))
+    assert [*device.running] == ["w0"]
+    assert len([*device.dispatcher.withheld]) == 7
