@@ -75,6 +75,8 @@ class WorkerPool:
         The addresses of its workers.
     room
         The most workers that it can have now: fewer than its maximum while more are refused.
+    is_tried
+        Whether one worker more may be asked of it, although the last one was refused.
     status
         What people see of it.
     """
@@ -83,6 +85,7 @@ class WorkerPool:
     offer: Offer
     workers: frozenset[str] = frozenset()
     room: int = 0
+    is_tried: bool = False
     status: PoolStatus = field(default_factory=lambda: PoolStatus(name=""))
 
 

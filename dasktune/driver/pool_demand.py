@@ -51,9 +51,10 @@ class PoolDemand:
         # Their needs are not known yet: they may fit every pool that fits the study.
         stages[frozenset()] += yet_to_begin(view, left)
         fitting = [(self._fitting(view, wanted, pools), stages[wanted]) for wanted in stages]
+        tried: set[str] = set()
         for suitable, count in sorted(fitting, key=lambda each: len(each[0])):
-            _share_out(count, suitable, counts)
-        return {name: min(count, MOST) for name, count in counts.items()}
+            tried |= _share_out(count, suitable, counts)
+        return {name: min(count + (name in tried), MOST) for name, count in counts.items()}
 
     def _learn(self, view: RunView, pools: Sequence[WorkerPool]) -> None:
         """Remember what the workers of each pool have."""
@@ -107,12 +108,21 @@ def _is_busy(view: RunView, worker: str) -> bool:
     return slot is not None and bool(slot.queue)
 
 
-def _share_out(count: int, suitable: Sequence[WorkerPool], counts: dict[str, int]) -> None:
-    """Count stages for the first of the suitable pools that have room."""
+def _share_out(count: int, suitable: Sequence[WorkerPool], counts: dict[str, int]) -> set[str]:
+    """Count stages for the first of the suitable pools that have room.
+
+    Return the pools that are to be asked for one worker more, since they may have room again. The
+    stages count for another pool until such a worker is there: its job may stand in a long queue.
+    """
+    tried = set()
     for pool in suitable:
         taken = min(count, max(0, pool.room - counts[pool.name]))
         counts[pool.name] += taken
         count -= taken
+        if count and pool.is_tried:
+            tried.add(pool.name)
     if count and suitable:
         # The pool keeps to its maximum. If SLURM refuses its jobs, it asks again.
         counts[suitable[0].name] += count
+        tried.discard(suitable[0].name)
+    return tried

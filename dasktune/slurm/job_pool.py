@@ -62,6 +62,7 @@ class JobPool:
         self._last_words = ""
         self._refusal = refusal
         self._not_before = 0.0
+        self._refused_at: float | None = None
         self._is_slow = False
 
     @property
@@ -82,6 +83,8 @@ class JobPool:
     def use(self, wanted: int, idle: Collection[str], step_seconds: float, now: float) -> None:
         """Record the number of usable workers, idle workers, and the slowest step in seconds."""
         self._wanted = wanted
+        if self._refusal and self._refused_at is None:
+            self._refused_at = now  # it was refused before the first use
         self.demand.note(wanted, idle, now)
         if step_seconds > self.options.margin_seconds and not self._is_slow:
             self._is_slow = True
@@ -114,8 +117,11 @@ class JobPool:
         tags = [tag.lower() for tag in self.options.tags]
         return Offer.of({"GPU": gpus} if gpus else {}, self.title, tags)
 
-    def seen(self, workers: frozenset[str]) -> WorkerPool:
-        """Return the pool as a run sees it, with the addresses of its workers."""
+    def seen(self, workers: frozenset[str], now: float) -> WorkerPool:
+        """Return the pool as a run sees it, with the addresses of its workers.
+
+        `now` is in seconds, by the clock of `use`.
+        """
         is_refused = bool(self._refusal) or self.trouble() is not None
         here = max(len(workers), len(self.living) * self.options.workers_per_job)
         queued = sum(1 for state in self.living.values() if state.startswith(PENDING))
@@ -124,6 +130,7 @@ class JobPool:
             offer=self.offer(),
             workers=workers,
             room=min(here, self.options.most) if is_refused else self.options.most,
+            is_tried=is_refused and here < self.options.most and self._may_try(now),
             status=PoolStatus(
                 name=self.title,
                 workers=len(workers),
@@ -135,6 +142,15 @@ class JobPool:
                 is_refused=is_refused,
             ),
         )
+
+    def _may_try(self, now: float) -> bool:
+        """Whether it is time to submit one job more than were accepted.
+
+        Its stages count for another pool meanwhile, so they would never ask for this job.
+        """
+        is_paused = self._refused_at is None or now < self._refused_at + RESUBMIT_SECONDS
+        is_trying = self._stillborn >= STILLBORN and bool(self.living)
+        return not is_paused and not is_trying
 
     def _reason(self) -> str:
         """Return why it has no worker."""
@@ -175,7 +191,8 @@ class JobPool:
                 RESUBMIT_SECONDS,
                 text,
             )
-        self._refusal, self._not_before = text, now + RESUBMIT_SECONDS
+        self._refusal = text
+        self._pause(now)
 
     def ended(self, name: str, job: str, folder: Path, now: float) -> None:
         """Note that a job has ended, by its name, its id and the folder of its log."""
@@ -186,7 +203,11 @@ class JobPool:
             self._last_words = last_words(folder, job)
             logger.warning("job %s ended before its worker was there; %s", job, self._last_words)
             if self._stillborn >= STILLBORN:
-                self._not_before = now + RESUBMIT_SECONDS
+                self._pause(now)
+
+    def _pause(self, now: float) -> None:
+        """Submit no job for a while."""
+        self._refused_at, self._not_before = now, now + RESUBMIT_SECONDS
 
     def missing(self, jobs: int, now: float, *, is_hopeless: bool) -> int:
         """Return how many jobs are to be submitted now.

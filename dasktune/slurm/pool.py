@@ -96,7 +96,10 @@ class SlurmWorkers(SLURMCluster):
         for address, job in list(self._workers.items()):
             if (pool := self._pool_of.get(job)) is not None:
                 workers.setdefault(pool.name, []).append(address)
-        return [pool.seen(frozenset(workers.get(name, ()))) for name, pool in self._pools.items()]
+        now = time.monotonic()
+        return [
+            pool.seen(frozenset(workers.get(name, ())), now) for name, pool in self._pools.items()
+        ]
 
     def _add_job(self, pool: JobPool) -> None:
         """Have Dask start a job of a pool."""
