@@ -7,11 +7,13 @@ fit all pools leave them the room.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dasktune.cluster.pools import WorkerPool
 from dasktune.driver.scaling import MOST, open_stages, running_steps, yet_to_begin
+from dasktune.engine.timeouts import OTHER_NODE_SECONDS
 from dasktune.graph.matching import Wanted
 from dasktune.graph.view import RunView
 from dasktune.needs import Needs, NumericClass, Offer
@@ -22,12 +24,17 @@ class PoolDemand:
 
     A pool knows the tags that users gave it. Its workers may have more, by their hardware, and
     they have numeric classes: those of each worker that was there are remembered. As long as a
-    pool has had no worker, a stage may fit it that misses tags or a numeric class only.
+    pool has had no worker, a stage may fit it that misses tags or a numeric class only. A stage
+    whose numeric class no pool has had asks for another worker from time to time: a pool may have
+    unlike nodes.
     """
 
     def __init__(self) -> None:
         self._offers: dict[str, Offer] = {}
         self._classes: dict[str, set[NumericClass | None]] = {}
+        self._seen: set[str] = set()
+        self._grown_at: dict[str, float] = {}
+        """When the last new worker of each pool was seen."""
 
     def of(
         self, view: RunView, pools: Sequence[WorkerPool], now: float, *, left: int | None
@@ -43,7 +50,7 @@ class PoolDemand:
         now, left
             As for `dasktune.driver.scaling.usable_slots`.
         """
-        self._learn(view, pools)
+        self._learn(view, pools, now)
         counts = {
             pool.name: sum(1 for worker in pool.workers if _is_busy(view, worker)) for pool in pools
         }
@@ -54,12 +61,19 @@ class PoolDemand:
         tried: set[str] = set()
         for suitable, count in sorted(fitting, key=lambda each: len(each[0])):
             tried |= _share_out(count, suitable, counts)
+        for wanted, (suitable, count) in zip(stages, fitting, strict=True):
+            if count and not suitable:
+                needs = [view.needs, *wanted]
+                tried.update(pool.name for pool in pools if self._may_renew(needs, pool, view, now))
         return {name: min(count + (name in tried), MOST) for name, count in counts.items()}
 
-    def _learn(self, view: RunView, pools: Sequence[WorkerPool]) -> None:
+    def _learn(self, view: RunView, pools: Sequence[WorkerPool], now: float) -> None:
         """Remember what the workers of each pool have."""
         for pool in pools:
             for worker in pool.workers & view.offers.keys():
+                if worker not in self._seen:
+                    self._seen.add(worker)
+                    self._grown_at[pool.name] = now
                 known, offer = self._offers.get(pool.name, pool.offer), view.offers[worker]
                 self._classes.setdefault(pool.name, set()).add(offer.numerics)
                 if not offer.tags <= known.tags or pool.name not in self._offers:
@@ -86,12 +100,26 @@ class PoolDemand:
         by_needs = [self._fitting(view, frozenset({each}), pools) for each in wanted]
         return [pool for pool in pools if any(pool in fitting for fitting in by_needs)]
 
-    def _fits(self, needs: Iterable[Needs], pool: WorkerPool) -> bool:
+    def _fits(self, needs: Sequence[Needs], pool: WorkerPool) -> bool:
         """Whether workers of a pool, of one of its numeric classes, meet all of some needs."""
         known = self._offers.get(pool.name, pool.offer)
-        classes = self._classes.get(pool.name, {None})
-        offers = [replace(known, numerics=numerics) for numerics in classes]
-        return any(all(each.fits(offer) for each in needs) for offer in offers)
+        return _fits_on(self._classes.get(pool.name, {None}), needs, known)
+
+    def _may_renew(
+        self, needs: Sequence[Needs], pool: WorkerPool, view: RunView, now: float
+    ) -> bool:
+        """Whether a pool may be asked for another worker, in the hope of another numeric class.
+
+        Not while one of its workers is idle: it would be taken for the one that is asked for.
+        """
+        grown_at = self._grown_at.get(pool.name, math.inf)
+        if now < grown_at + OTHER_NODE_SECONDS or len(pool.workers) >= pool.room:
+            return False
+        known = self._offers[pool.name]
+        classes = {need.numerics for each in needs for need in each.alternatives}
+        return _fits_on(classes, needs, known) and all(
+            _is_busy(view, worker) for worker in pool.workers
+        )
 
 
 def slowest_steps(view: RunView, pools: Sequence[WorkerPool]) -> dict[str, float]:
@@ -101,6 +129,12 @@ def slowest_steps(view: RunView, pools: Sequence[WorkerPool]) -> dict[str, float
         pool.name: max((steps.get(worker, 0.0) for worker in pool.workers), default=0.0)
         for pool in pools
     }
+
+
+def _fits_on(classes: Iterable[NumericClass | None], needs: Sequence[Needs], offer: Offer) -> bool:
+    """Whether workers with an offer, on one of some numeric classes, meet all of some needs."""
+    offers = [replace(offer, numerics=numerics) for numerics in classes]
+    return any(all(each.fits(each_offer) for each in needs) for each_offer in offers)
 
 
 def _is_busy(view: RunView, worker: str) -> bool:

@@ -282,6 +282,13 @@ JOB_LIST_SECONDS = 2.0
 RESUBMIT_SECONDS = 30.0
 """Pause of submissions after SLURM refused a job, or jobs ended at once."""
 
+OTHER_NODE_SECONDS = 600.0
+"""Time after a pool's last new worker until it is asked for one of another numeric class.
+
+The stages that need the class cannot go on without it, but each try costs a place in SLURM's queue
+and an idle worker.
+"""
+
 RELAUNCH_SECONDS = 120.0
 """A worker that dies after this time is started again.
 

@@ -6,6 +6,7 @@ import pytest
 
 from dasktune.cluster.pools import WorkerPool
 from dasktune.driver.pool_demand import PoolDemand
+from dasktune.engine.timeouts import OTHER_NODE_SECONDS
 from dasktune.graph.events import WorkerGone, WorkerJoined, WorkerLost
 from dasktune.graph.view import RunView
 from dasktune.needs import Needs, NumericClass, Offer
@@ -118,3 +119,32 @@ def test_begun_trial_counts_for_the_pool_of_its_numeric_class() -> None:
     # The pool has no worker any more; its class is still known, and its jobs must come back.
     pools = [pool("cpu", workers="w0"), pool("gpu")]
     assert learned.of(RunView(table.dispatcher), pools, 0.0, left=0) == {"cpu": 0, "gpu": 1}
+
+
+def test_stage_of_a_class_not_met_asks_for_other_workers() -> None:
+    """A job of the same pool may come on a node of that class, as in an earlier run."""
+    table, learned = Table(needs=GPU), PoolDemand()
+    plain, met, begun = (
+        NumericClass(name=name, in_keys=name != "cpu") for name in ("cpu", "new", "old")
+    )
+    table.dispatcher.meet(plain, [met], [])
+    table.tell(WorkerJoined(worker="w0", resources={"GPU": 1}, numerics=met))
+    for number in range(2):
+        sequences = {"lr": Constant(float(number))}
+        table.dispatcher.register(number, sequences, 10, numerics=begun)
+        table.extend(number, 10)
+    view = RunView(table.dispatcher)
+
+    def wanted(now: float, workers: str) -> list[int]:
+        pools = [pool("cpu"), pool("gpu", 1, workers=workers), pool("more", workers="w9")]
+        return [*learned.of(view, pools, now, left=0).values()]
+
+    assert wanted(0.0, "w0") == [0, 0, 0]
+    assert wanted(OTHER_NODE_SECONDS, "w0") == [0, 0, 0], "w0 leaves first: it would take the job"
+    assert wanted(OTHER_NODE_SECONDS, "") == [0, 1, 0], "one for both"
+    table.tell(WorkerJoined(worker="w1", resources={"GPU": 1}, numerics=met))
+    assert wanted(OTHER_NODE_SECONDS + 1, "w1") == [0, 0, 0]
+    assert wanted(OTHER_NODE_SECONDS + 9, "") == [0, 0, 0], "SLURM has given one just now"
+    table.tell(WorkerJoined(worker="w2", resources={"GPU": 1}, numerics=begun))
+    assert view.busy_workers == 1
+    assert wanted(OTHER_NODE_SECONDS + 9, "w2") == [0, 2, 0], "the class is known now"
