@@ -30,9 +30,11 @@ from dasktune.engine.event_log import (
     seconds_of,
 )
 from dasktune.engine.outcome import Order, Outcome, RunAssessment, RunPrediction
+from dasktune.engine.scaling import DeviceChoices, Scale, one_device_text
 from dasktune.engine.session import Session, after_last_snapshot
 from dasktune.engine.trials import Alone, TrialRecord
 from dasktune.errors import ConfigurationError, InternalError, unknown
+from dasktune.graph.devices import Periods
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Bound,
@@ -101,6 +103,8 @@ class Engine:
         See `NeedsOf`; None if configurations have no needs of their own.
     devices_of
         See `DevicesOf`; None if each trial is trained on one device.
+    scale
+        Lets trials be trained on more devices than they need, late in a study.
     """
 
     def __init__(
@@ -114,6 +118,7 @@ class Engine:
         snapshot_every: int = SNAPSHOT_EVERY,
         needs_of: NeedsOf | None = None,
         devices_of: DevicesOf | None = None,
+        scale: Scale | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self.view = RunView(dispatcher)
@@ -128,6 +133,7 @@ class Engine:
         self._snapshot_every = snapshot_every
         self._needs_of = needs_of
         self._devices_of = devices_of
+        self._choices = None if scale is None else DeviceChoices(scale, self.view)
         self._without_needs: dict[int, str] = {}
         """Why trials have no known needs, by number: they cannot be trained."""
         self._session: Session | None = None
@@ -196,6 +202,8 @@ class Engine:
         refuse_objectives(tuner, self.objective)
         self._session = Session(tuner, place)
         self._clock_before = -now
+        if self._choices is not None:
+            self._choices.expected = capacity
         inputs = dict(inputs or {})
         if tuner.timed:
             inputs["directions"] = [direction.value for direction in self.objective.directions]
@@ -276,6 +284,9 @@ class Engine:
     def handle(self, event: Event, now: float) -> Outcome:
         """Handle one event of the runner."""
         self._todo.extend(self._dispatcher.handle(event, now))
+        if self._choices is not None:
+            self._work(now)
+            self._give_fewer_devices(self._choices, now)
         return self._settle(now)
 
     def predicted(
@@ -718,13 +729,16 @@ class Engine:
 
     # -------------------------------------------------------------------- decisions
 
-    def _apply(self, session: Session, decisions: Iterable[Decision], now: float) -> None:
+    def _apply(self, session: Session, decisions: Collection[Decision], now: float) -> None:
+        asked = {decision.trial for decision in decisions if isinstance(decision, Extend)}
         for decision in decisions:
             session.check(decision, self.trials)
             if isinstance(decision, Register):
                 self._register(session, decision)
             else:
                 self._remember(session, decision)
+                if isinstance(decision, Extend):
+                    self._scale(session, decision, asked=asked)
                 self._todo.extend(self._carry_out(session, decision, now))
 
     def _register(self, session: Session, decision: Register) -> None:
@@ -750,6 +764,12 @@ class Engine:
     def _make_known(self, trial: TrialRecord) -> None:
         needs = self._needs(trial)
         self._take_devices(trial, needs)
+        if self._choices is not None:
+            self._choices.take(trial)
+        self._enter(trial, needs)
+
+    def _enter(self, trial: TrialRecord, needs: Needs | None) -> None:
+        """Make a trial known to the dispatcher, with the devices that it has now."""
         instructions = self._dispatcher.register(
             *(trial.number, trial.keyed_sequences, trial.max_steps, trial.seed),
             is_alone=trial.alone is not None,
@@ -768,12 +788,60 @@ class Engine:
         except ConfigurationError as error:
             self._without_needs[trial.number] = str(error)
             return
+        if self._choices is not None:  # they are chosen when it is extended
+            if devices > 1:
+                self._without_needs[trial.number] = one_device_text(devices)
+            return
         if not trial.use_devices(devices):
             return
         self._changed[trial.number] = None
         if trial.number in self._dispatcher.plan.paths:
             # The study has read it as it was; it asks for nothing yet, and is made known anew.
             self._dispatcher.plan.remove(trial.number)
+
+    def _scale(self, session: Session, request: Extend, *, asked: Collection[int]) -> None:
+        """Choose the devices of a trial for a new request; `asked` are the trials of this call."""
+        trial = self.trials[session.numbers[request.trial]]
+        is_alone = self._trains_alone or trial.alone is not None
+        if self._choices is None or is_alone or trial.number in self.view.wanted:
+            return  # there is no state to go on from with other devices
+        living = len(session.living | set(asked)) + (session.tuner.to_begin or 0)
+        periods = self._choices.periods(
+            trial, start=trial.steps, until=request.until, living=living
+        )
+        self._use_devices(session, self._choices, trial, periods)
+
+    def _give_fewer_devices(self, choices: DeviceChoices, now: float) -> None:
+        """Give trials that wait for more devices than are left as many as there are."""
+        session = self._session
+        if session is None:
+            return
+        for number, start in list(choices.unmet()):
+            trial = self.trials[number]
+            request = session.requests.get(trial.local) if trial.tuner == session.place else None
+            # What was reported already must be trained again as it was, once there are workers.
+            if request is None or start < trial.steps:
+                continue
+            self._todo.extend(self._dispatcher.stop(number, now))
+            periods = choices.periods(
+                trial, start=start, until=request.until, living=len(session.living)
+            )
+            self._use_devices(session, choices, trial, periods)
+            ahead = tuple(step for step in request.reports if step > trial.steps)
+            self._extend(trial, replace(request, reports=ahead), now)
+
+    def _use_devices(
+        self, session: Session, choices: DeviceChoices, trial: TrialRecord, periods: Periods
+    ) -> None:
+        """Train a trial on other devices from now on; the log says which were chosen."""
+        if periods == trial.devices:
+            return
+        trial.devices = periods
+        choices.take(trial)
+        self._changed[trial.number] = None
+        self._dispatcher.plan.remove(trial.number)
+        self._enter(trial, self._needs(trial))
+        self._note({"kind": "devices", "trial": trial.local, "devices": [*map(list, periods)]}, ())
 
     def _needs(self, trial: TrialRecord) -> Needs | None:
         """Return a trial's own needs: its tuner's, or those of its configuration."""

@@ -16,6 +16,7 @@ from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction
 from dasktune.algos.forest.priority import Priority
 from dasktune.errors import DasktuneError, InternalError
+from dasktune.graph.devices import devices_text
 from dasktune.types import (
     Assess,
     Decision,
@@ -37,16 +38,18 @@ Record = Mapping[str, Any]
 
 KINDS = (
     *("tuner", "ask", "tell", "fail", "retry", "widen", "predicted", "time", "clock", "snapshot"),
-    *("retrain", "retrained", "assessed"),
+    *("retrain", "retrained", "assessed", "devices"),
 )
 """``tuner`` begins it, with identity and inputs."""
 
-NO_CALLS = ("snapshot", "clock", "retrain", "retrained")
+NO_CALLS = ("snapshot", "clock", "retrain", "retrained", "devices")
 """Kinds of records that are no calls.
 
 ``snapshot`` holds the tuner's state, and ``clock`` how long a timed tuner has run when a run of it
 ended. From ``retrain`` to ``retrained`` a trial is trained again to the step of its last report:
-the tuner has decided by that report, and is not told the metrics of the new one.
+the tuner has decided by that report, and is not told the metrics of the new one. ``devices`` is the
+choice of the devices of a trial, by their first steps: an input that is never chosen again, since
+the row of the trial holds it, too.
 """
 
 
@@ -263,6 +266,9 @@ def cause_of(record: Record) -> str:
             return f"a prediction for trial {record['trial']}"
         case "assessed":
             return f"the priority of model {record['model']}"
+        case "devices":
+            chosen = devices_text(record["devices"])
+            return f"the choice of devices for trial {record['trial']}: {chosen}"
         case "time":
             return f"the time, {record['seconds']:.6g} s"
         case "ask":

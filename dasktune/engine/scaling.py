@@ -6,10 +6,15 @@ as long as there are so many for each trial that lives, and as long as more of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from dasktune.engine.trials import TrialRecord
 from dasktune.errors import refuse, shown
+from dasktune.graph.devices import Periods, devices_at, with_change, with_devices
+from dasktune.graph.frontier import start_of
+from dasktune.graph.view import RunView
+from dasktune.types import Step
 
 EFFICIENCY = 0.75
 """The least efficiency of several devices, unless told otherwise."""
@@ -59,6 +64,11 @@ class Scale:
                 f"Scale.efficiency must be a number above 0 and up to 1, got {shown(share)}"
             )
         refuse(problems)
+
+
+def one_device_text(devices: int) -> str:
+    """Return why a trial whose needs ask for several devices cannot have more of them."""
+    return f"needs must ask for 1 device where scale gives a trial more of them, got {devices}"
 
 
 def most_devices(scale: Scale, *, living: int, pool: Mapping[str, int]) -> int:
@@ -132,3 +142,101 @@ def efficiency_of(devices: int, speedups: Speedups) -> float:
     near = min(filter(devices.__lt__, several), default=max(several))
     undivided = max(0.0, (near / speedups[near] - 1) / (near - 1))
     return 1 / (1 + undivided * (devices - 1))
+
+
+class DeviceChoices:
+    """Chooses the devices of the trials of a run.
+
+    Parameters
+    ----------
+    scale
+        What the study allows.
+    view
+        The run.
+
+    Attributes
+    ----------
+    expected
+        Number of workers that are about to join: the devices, as long as there are none.
+    """
+
+    def __init__(self, scale: Scale, view: RunView) -> None:
+        self._scale = scale
+        self._view = view
+        self.expected = 0
+        self._several: set[int] = set()
+        """Trials on several devices that may wait for them."""
+
+    def take(self, trial: TrialRecord) -> None:
+        """Note the devices of a trial, as they are now."""
+        if trial.devices[-1][1] > 1:
+            self._several.add(trial.number)
+        else:
+            self._several.discard(trial.number)
+
+    def periods(self, trial: TrialRecord, *, start: Step, until: Step, living: int) -> Periods:
+        """Return the devices of a trial that is to be trained further, by their first steps.
+
+        Steps that were trained on some number of devices, or will be for other trials, are taken as
+        they are: none is trained twice. The choice begins behind them.
+
+        Parameters
+        ----------
+        start, until
+            The steps from which on the trial may change its devices, and up to which it is trained.
+        living
+            As for `most_devices`.
+        """
+        devices, start = self._shared(trial, start, until)
+        if start >= until:
+            return devices
+        chosen = self._choose(trial, start, living)
+        return with_change(devices, start, chosen)
+
+    def _shared(self, trial: TrialRecord, start: Step, until: Step) -> tuple[Periods, Step]:
+        """Return the devices on which most steps are shared, and the step where that ends."""
+        present = trial.devices[-1][1]
+        # The present number goes first: with as many steps on others, nothing changes.
+        numbers = (present, *sorted({1, *self._numbers} - {present}))
+        most = max(self._pool(trial, start).values())
+        made = {
+            choice: self._view.made_until(
+                trial.number, with_devices(trial.sequences, choice), until
+            )
+            for choice in (
+                with_change(trial.devices, start, each) for each in numbers if each <= most
+            )
+        }
+        best = max(made, key=lambda choice: made[choice], default=())
+        return (best, made[best]) if best and made[best] > start else (trial.devices, start)
+
+    def _pool(self, trial: TrialRecord, start: Step) -> Mapping[str, int]:
+        """Return the devices that may train a trial from a step on, by class: at least one."""
+        node = self._view.plan.node_at(trial.number, start + 1)
+        return self._view.devices_for(node) or {"": max(1, self.expected)}
+
+    def _choose(self, trial: TrialRecord, start: Step, living: int) -> int:
+        pool = self._pool(trial, start)
+        most = most_devices(self._scale, living=living, pool=pool)
+        if most == 1:
+            return 1
+        speedups = self._view.speedups(trial.sequences, start, self._numbers)
+        return choose_devices(self._scale, most=most, speedups=speedups)
+
+    @property
+    def _numbers(self) -> list[int]:
+        """The numbers of several devices that a trial may have."""
+        return [1 << power for power in range(1, self._scale.max.bit_length())]
+
+    def unmet(self) -> Iterator[tuple[int, Step]]:
+        """Yield the trials that wait for more devices than there are, and where their stage starts.
+
+        No class has as many workers any more. If there are none at all, the stage waits for them,
+        as all others do.
+        """
+        for number in sorted(self._several):
+            node = self._view.waiting_stage(number)
+            if node is not None:
+                most = max(self._view.devices_for(node).values(), default=0)
+                if 0 < most < devices_at(node.sequences, start_of(node)):
+                    yield number, start_of(node)

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import TypeVar
 
 from dasktune.errors import CorruptRecordError
-from dasktune.graph.devices import Periods, with_devices
+from dasktune.graph.devices import Periods, with_change, with_devices
 from dasktune.graph.plan import SearchPlan
 from dasktune.needs import Needs, NumericClass
 from dasktune.sequences import sequence_from_json
@@ -110,9 +110,7 @@ class TrialRecord:
         if self.devices[-1][1] == devices:
             return False
         start = 0 if self.alone is not None else self.steps
-        before = [(step, number) for step, number in self.devices if step < start]
-        same = bool(before) and before[-1][1] == devices
-        self.devices = tuple(before if same else [*before, (start, devices)])
+        self.devices = with_change(self.devices, start, devices)
         return True
 
     @property

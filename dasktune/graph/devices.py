@@ -42,6 +42,32 @@ def with_devices(sequences: Sequences, periods: Periods) -> Sequences:
     return {**sequences, DEVICES: function}
 
 
+def with_change(periods: Periods, step: Step, devices: int) -> tuple[tuple[Step, int], ...]:
+    """Return the periods with another number of devices from a step on.
+
+    Examples
+    --------
+    >>> with_change([(0, 1), (20, 2)], 30, 4), with_change([(0, 1), (20, 2)], 20, 1)
+    (((0, 1), (20, 2), (30, 4)), ((0, 1),))
+    """
+    before = [(start, number) for start, number in periods if start < step]
+    if before and before[-1][1] == devices:
+        return tuple(before)
+    return (*before, (step, devices))
+
+
+def devices_text(periods: Periods) -> str:
+    """Return the numbers of devices in words.
+
+    Examples
+    --------
+    >>> devices_text([(0, 1), (20, 2), (40, 8)])
+    '1, 2 from step 20, 8 from step 40'
+    """
+    texts = (f"{number} from step {step}" if step else str(number) for step, number in periods)
+    return ", ".join(texts)
+
+
 def without_devices(sequences: Mapping[str, Function]) -> dict[str, Function]:
     """Return the hyper-parameters alone, which the trainer gets."""
     return {name: function for name, function in sequences.items() if name != DEVICES}

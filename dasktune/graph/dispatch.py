@@ -8,7 +8,7 @@ What a worker runs next is chosen in `dasktune.graph.placement`.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
 from typing import assert_never
@@ -377,6 +377,10 @@ class Dispatcher:
     def aside(self) -> Iterator[Aside]:
         """Yield the workers that are put aside, because stages raised on them."""
         return self._placing.trust.aside
+
+    def devices_for(self, node: Node) -> Counter[str]:
+        """Return how many devices of this study may train a stage, by compute class."""
+        return self._placing.devices_for(node.needs)
 
     @property
     def claimable(self) -> Iterator[str]:

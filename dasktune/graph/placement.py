@@ -245,6 +245,16 @@ class Placing:
         self.packing.clear()
         self._count_slots()
 
+    def devices_for(self, wanted: Wanted) -> Counter[str]:
+        """Return how many devices may train a stage with these needs, by compute class."""
+        return Counter(
+            slot.kind
+            for worker, slot in self.slots.items()
+            if self._may_have_stages(worker)
+            and not self.packing.is_extra(worker)
+            and self.matching.may_run(worker, wanted)
+        )
+
     def _count_slots(self) -> None:
         """Tell the speeds how many slots there are of each class; a new class changes profiles."""
         self._market.changed()

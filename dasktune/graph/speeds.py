@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from dasktune.graph.devices import DEVICES, devices_at, without_devices
 from dasktune.graph.frontier import Profile
 from dasktune.graph.kept_speeds import KeptSpeed, Model
 from dasktune.graph.plan import Node
@@ -449,8 +450,45 @@ class Speeds:
         """Return the model of a node."""
         model = self._models.get(node)
         if model is None:
-            model = self._models[node] = model_of(self._values_at(node.sequences, node.start))
+            devices = devices_at(node.sequences, node.start)
+            model = self._models[node] = self._model_at(node.sequences, node.start, devices)
         return model
+
+    def _model_at(self, sequences: Sequences, step: Step, devices: int) -> Model:
+        """Return the model of a configuration on several devices, which is another than on one."""
+        values = self._values_at(without_devices(sequences), step)
+        return model_of(values if devices == 1 else {**values, DEVICES: devices})
+
+    def speedups(
+        self, sequences: Sequences, step: Step, numbers: Iterable[int]
+    ) -> dict[int, float]:
+        """Return how many times the steps of one device several devices train in a second.
+
+        Parameters
+        ----------
+        sequences, step
+            The configuration, and the step at which its values count.
+        numbers
+            Numbers of devices > 1; those that were not measured are left out.
+
+        Returns
+        -------
+        dict
+            The mean over the classes on which a number was measured; empty if one device was not
+            measured, else also 1 for one device.
+        """
+        alone = self._model_at(sequences, step, 1)
+        if not self._known(alone):
+            return {}
+        speedups = {1: 1.0}
+        for devices in numbers:
+            known = self._known(self._model_at(sequences, step, devices))
+            logs = [
+                math.log(self._estimate(alone, kind) / seconds) for kind, seconds in known.items()
+            ]
+            if logs:
+                speedups[devices] = math.exp(sum(logs) / len(logs))
+        return speedups
 
 
 def _values_at(sequences: Sequences, step: Step) -> Mapping[str, Value]:

@@ -7,13 +7,13 @@ Attempts and slots are given as read-only protocols, so that the type checker re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.frontier import start_of
+from dasktune.graph.frontier import is_ready, start_of
 from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.matching import Wanted
 from dasktune.graph.packing import FactorChange
@@ -164,6 +164,46 @@ class RunView:
     def claims(self, worker: str, node: Node) -> dict[str, float]:
         """Return the amounts that the stage of a node uses up on a worker."""
         return self._dispatcher.matching.claims(worker, node.needs)
+
+    def devices_for(self, node: Node) -> Counter[str]:
+        """Return how many devices of this study may train a stage, by compute class.
+
+        Workers that share a device count once.
+        """
+        return self._dispatcher.devices_for(node)
+
+    def speedups(
+        self, sequences: Sequences, step: Step, numbers: Iterable[int]
+    ) -> dict[int, float]:
+        """Return the measured speedups of several devices; see `Speeds.speedups`."""
+        return self._dispatcher.speeds.speedups(sequences, step, numbers)
+
+    def made_until(self, trial: int, sequences: Sequences, until: Step) -> Step:
+        """Return up to which step a path is trained, or will be for other trials.
+
+        Parameters
+        ----------
+        trial
+            A registered trial that asks for nothing.
+        sequences, until
+            The path of the trial, perhaps on other devices than before, and its last step.
+        """
+        frontier, made = self._dispatcher.frontier, 0
+        lineage = self.plan.paths[trial].leaf.lineage
+        for node, part in nodes_along(lineage.parent or lineage, sequences, until):
+            is_wanted = frontier.is_active(node) or frontier.is_running(node)
+            made = part if is_wanted else max(made, min(part, node.reached))
+        return made
+
+    def waiting_stage(self, trial: int) -> Node | None:
+        """Return the stage that a trial waits for and no worker trains; None if one does."""
+        nodes = self._dispatcher.wanted.get(trial)
+        for node in nodes[0].up() if nodes else ():
+            if self.is_running(node):
+                return None
+            if is_ready(node):
+                return node
+        return None
 
     @property
     def busy_workers(self) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dasktune.engine.trials import TrialRecord
-from dasktune.graph.devices import with_devices
+from dasktune.graph.devices import devices_text, with_devices
 from dasktune.graph.keys import Chain
-from dasktune.graph.plan import SearchPlan
+from dasktune.graph.plan import Node, SearchPlan
+from dasktune.graph.speeds import Speeds
 from dasktune.sequences import Constant, Exponential
 
 ROOT = "ab" * 16
@@ -64,3 +67,34 @@ def test_devices_of_a_trial_change_after_its_last_report() -> None:
     assert trial.use_devices(1)  # nothing was trained on two devices yet
     assert trial.devices == ((0, 1),)
     assert "devices" not in trial.to_json()
+
+
+def test_devices_text_names_changes() -> None:
+    assert devices_text([(0, 1)]) == "1"
+    assert devices_text([(0, 2), (5, 1)]) == "2, 1 from step 5"
+
+
+def test_speedups_are_those_of_one_model_on_its_classes() -> None:
+    def node(devices: int, width: int) -> Node:
+        sequences = with_devices({"lr": Constant(0.1), "width": Constant(width)}, [(0, devices)])
+        return SearchPlan(ROOT).register(0, sequences, 10)
+
+    speeds = Speeds()
+    plain = {"lr": Constant(0.1), "width": Constant(8)}
+    assert speeds.speedups(plain, 0, [2, 4]) == {}
+    for kind, seconds in (("a", 1.0), ("b", 4.0)):
+        speeds.observe(node(1, 8), steps=10, seconds=10 * seconds, kind=kind)
+    assert speeds.speedups(plain, 0, [2, 4]) == {1: 1.0}
+    speeds.observe(node(2, 8), steps=10, seconds=5.0, kind="a")
+    speeds.observe(node(2, 9), steps=10, seconds=1.0, kind="a")
+    assert speeds.speedups(plain, 0, [2, 4]) == pytest.approx({1: 1.0, 2: 2.0})
+    speeds.observe(node(2, 8), steps=10, seconds=80.0, kind="b")
+    assert speeds.speedups(plain, 0, [2, 4]) == pytest.approx({1: 1.0, 2: 1.0})
+
+
+def test_speeds_of_one_device_after_several_are_those_of_one() -> None:
+    plan = SearchPlan(ROOT)
+    leaf = plan.register(0, with_devices(PLAIN, [(0, 2), (5, 1)]), 10)
+    speeds = Speeds()
+    speeds.observe(leaf, steps=5, seconds=5.0)
+    assert speeds.speedups(PLAIN, 0, [2]) == {1: 1.0}

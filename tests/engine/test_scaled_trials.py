@@ -1,0 +1,338 @@
+"""Trials that get more devices when few of them live: what the engine chooses, logs and resumes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from dasktune.algos import Tuner
+from dasktune.engine.engine import Engine
+from dasktune.engine.event_log import Record, in_words, replay
+from dasktune.engine.outcome import Outcome
+from dasktune.engine.scaling import Scale
+from dasktune.engine.trials import TrialRecord
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.devices import devices_at
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import (
+    RunStage,
+    Saved,
+    Tick,
+    TrainingEnded,
+    WorkerJoined,
+    WorkerLost,
+    WorkersJoined,
+)
+from dasktune.graph.keys import root_key
+from dasktune.needs import Needs
+from dasktune.sequences import Constant, Piecewise
+from dasktune.types import Decision, Extend, Finish, Objective, Register, Report, Sequences
+
+STEPS = (2, 4, 8)
+Seconds = Callable[[int], float]
+"""The seconds of a step by the number of devices."""
+
+
+class Ladder(Tuner):
+    """Trains trials rung by rung; `kept` of them go on from each rung, the first ones."""
+
+    max_steps = STEPS[-1]
+
+    def __init__(self, kept: Sequence[int], trials: Sequence[Sequences] = ()) -> None:
+        self.kept = tuple(kept)
+        self.sequences = [*trials] or [{"lr": Constant(0.1 * (n + 1))} for n in range(kept[0])]
+        self.rung = -1
+        self.waiting: set[int] = set()
+
+    def ask(self, capacity: int) -> list[Decision]:
+        if self.rung >= 0:
+            return []
+        known = [
+            Register(trial=n, sequences=each, max_steps=self.max_steps, params={})
+            for n, each in enumerate(self.sequences)
+        ]
+        return [*known, *self.climb()]
+
+    def climb(self) -> list[Decision]:
+        self.rung += 1
+        if self.rung == len(STEPS):
+            return [Finish()]
+        self.waiting = set(range(self.kept[self.rung]))
+        return [Extend(trial=n, until=STEPS[self.rung]) for n in sorted(self.waiting)]
+
+    def tell(self, report: Report) -> list[Decision]:
+        self.waiting.discard(report.trial)
+        return [] if self.waiting else self.climb()
+
+    def tell_failure(self, trial: int) -> list[Decision]:
+        return []
+
+    def identity(self) -> dict[str, object]:
+        return {"tuner": "Ladder", "kept": list(self.kept)}
+
+
+class Bench:
+    """An engine on workers that train one stage at once, each as many devices as it asks for."""
+
+    def __init__(
+        self,
+        workers: int,
+        scale: Scale | None,
+        seconds: Seconds = lambda devices: 1.0 / devices,
+        trials: dict[int, TrialRecord] | None = None,
+        **options: Any,
+    ) -> None:
+        self.may_place = True
+        self.dispatcher = Dispatcher(
+            root_key("bench", 0), DispatchOptions(), may_place=lambda: self.may_place
+        )
+        self.trials: dict[int, TrialRecord] = {} if trials is None else trials
+        self.engine = Engine(
+            self.dispatcher,
+            objective=Objective.single("loss", "minimize"),
+            trials=self.trials,
+            scale=scale,
+            **options,
+        )
+        self.workers, self.seconds = workers, seconds
+        self.log: list[Record] = []
+        self.orders: list[RunStage] = []
+        self.trained: list[tuple[float, int, int, int]] = []
+        """The learning rate, devices, first and last step of each stage."""
+
+    def take(self, outcome: Outcome) -> None:
+        self.log += [json.loads(json.dumps(record)) for record in outcome.records]
+        self.orders += [order for order in outcome.orders if isinstance(order, RunStage)]
+
+    def tell(self, event: Any) -> None:
+        self.take(self.engine.handle(event, 0.0))
+
+    def begin(self, tuner: Tuner) -> Bench:
+        self.take(self.engine.begin(tuner, place=0, capacity=self.workers, now=0.0))
+        return self
+
+    def resume(self, tuner: Tuner, before: Bench) -> Bench:
+        for trial in self.trials.values():  # as a study that is opened again knows them
+            path = trial.number, trial.keyed_sequences, trial.max_steps, trial.seed
+            self.dispatcher.register(*path)
+            leaf = self.dispatcher.plan.paths[trial.number].leaf
+            for node in before.dispatcher.plan.nodes_of(trial.number):
+                for step in node.checkpoints:
+                    self.dispatcher.plan.learn(leaf, step, is_stored=True)
+                for step, metrics in node.metrics.items():
+                    self.dispatcher.plan.learn(leaf, step, metrics=metrics)
+        self.engine.recall(before.engine.view.speeds)
+        self.take(self.engine.resume(tuner, place=0, records=before.log, now=0.0))
+        return self
+
+    def join(self) -> Bench:
+        joined = tuple(WorkerJoined(worker=f"w{n}") for n in range(self.workers))
+        self.tell(WorkersJoined(workers=joined))
+        return self
+
+    def lose(self, *workers: str) -> None:
+        """Lose workers; what they ran waits until all of them are gone."""
+        self.orders.clear()
+        self.may_place = False
+        for worker in workers:
+            self.tell(WorkerLost(worker=worker))
+        self.may_place = True
+        self.tell(Tick())
+
+    def run(self, most: int = 1000) -> Bench:
+        while self.orders and most:
+            self.train(self.orders.pop(0))
+            most -= 1
+        return self
+
+    def train(self, order: RunStage) -> None:
+        sequences = order.node.sequences
+        devices = devices_at(sequences, order.start)
+        self.trained.append((sequences["lr"](0), devices, order.start, order.stop))  # type: ignore[arg-type]
+        steps = order.stop - order.start
+        ended = TrainingEnded(
+            attempt=order.attempt,
+            step=order.stop,
+            status="trained",
+            seconds=steps * self.seconds(devices),
+        )
+        self.tell(ended)
+        start = order.start
+        for step in sorted({*order.saves, order.stop}):
+            reports = tuple((at, {"loss": 1.0 / at}) for at in range(start + 1, step + 1))
+            self.tell(Saved(attempt=order.attempt, step=step, reports=reports))
+            start = step
+
+    @property
+    def rows(self) -> list[Record]:
+        return [record for record in self.log if record["kind"] == "devices"]
+
+    @property
+    def devices(self) -> list[Sequence[tuple[int, int]]]:
+        return [trial.devices for trial in self.trials.values()]
+
+
+def ladder(*kept: int, workers: int = 8, most: int = 8, **options: Any) -> Bench:
+    return Bench(workers, Scale(max=most), **options).begin(Ladder(kept)).join().run()
+
+
+def test_fewer_living_trials_get_more_devices() -> None:
+    bench = ladder(8, 4, 1)
+    assert bench.devices[0] == ((0, 1), (2, 2), (4, 8))
+    assert bench.devices[1:4] == [((0, 1), (2, 2))] * 3
+    assert bench.devices[4:] == [((0, 1),)] * 4
+    assert [trial.steps for trial in bench.trials.values()] == [8, 4, 4, 4, 2, 2, 2, 2]
+    assert bench.dispatcher.steps_repeated == 0
+
+
+def test_few_trials_begin_on_one_device_each() -> None:
+    assert ladder(1, 1, 1).devices == [((0, 1), (2, 8))]
+
+
+def test_trials_without_scale_keep_one_device() -> None:
+    bench = Bench(8, None).begin(Ladder((2, 1, 1))).join().run()
+    assert bench.devices == [((0, 1),)] * 2
+    assert bench.rows == []
+
+
+def test_devices_that_do_not_pay_are_taken_back() -> None:
+    def seconds(devices: int) -> float:
+        return {1: 1.0, 8: 0.8}[devices]
+
+    assert ladder(1, 1, 1, seconds=seconds).devices == [((0, 1), (2, 8), (4, 1))]
+
+
+def test_fewer_devices_follow_where_many_pay_in_part() -> None:
+    def seconds(devices: int) -> float:
+        return {1: 1.0, 8: 0.3}[devices]  # by Amdahl's law 2 keep 0.83, 4 keep 0.63
+
+    bench = Bench(8, Scale(max=8), seconds).begin(Ladder((1, 1, 1))).join().run(most=2)
+    assert bench.devices == [((0, 1), (2, 8), (4, 2))]
+
+
+def test_devices_are_halved_when_more_trials_live_again() -> None:
+    bench = ladder(8, 1, 4)
+    assert bench.devices[0] == ((0, 1), (2, 8), (4, 2))
+    assert bench.devices[1:4] == [((0, 1), (2, 2))] * 3
+
+
+def test_trials_keep_the_devices_of_the_steps_that_they_share() -> None:
+    first = Piecewise([0.1, 0.2], boundaries=[6])
+    second = Piecewise([0.1, 0.3], boundaries=[7])
+    other = Constant(0.5)
+    trials = [{"lr": first}, {"lr": second}, {"lr": other}]
+    bench = Bench(4, Scale(max=4)).begin(Ladder((3, 2, 2), trials)).join().run()
+    assert bench.devices[:2] == [((0, 1), (2, 2))] * 2
+    assert sum(stop - start for _, _, start, stop in bench.trained) == 6 + 2 + 2 + 2
+    assert bench.dispatcher.steps_repeated == 0
+
+
+def test_a_trial_that_joins_a_trunk_takes_its_devices() -> None:
+    class Late(Ladder):
+        """Extends the second trial once the first has ended; both are alike up to step 6."""
+
+        def climb(self) -> list[Decision]:
+            self.rung += 1
+            if self.rung == 2 * len(STEPS):
+                return [Finish()]
+            trial, rung = divmod(self.rung, len(STEPS))
+            self.waiting = {trial}
+            return [Extend(trial=trial, until=STEPS[rung])]
+
+    alike = [{"lr": Piecewise([0.1, lr], boundaries=[6])} for lr in (0.2, 0.3)]
+    bench = Bench(2, Scale(max=2)).begin(Late((2,), alike)).join().run()
+    assert bench.devices == [((0, 1), (2, 2))] * 2
+    assert bench.trained == [(0.1, 1, 0, 2), (0.1, 2, 2, 4), (0.1, 2, 4, 8), (0.1, 2, 6, 8)]
+
+
+@pytest.mark.parametrize("stages", range(14))
+def test_a_run_cut_off_anywhere_chooses_nothing_again(stages: int) -> None:
+    whole = ladder(8, 4, 1)
+    before = Bench(8, Scale(max=8)).begin(Ladder((8, 4, 1))).join().run(most=stages)
+    again = Bench(8, Scale(max=8), trials=before.trials).resume(Ladder((8, 4, 1)), before)
+    again.join().run()
+    assert [*before.rows, *again.rows] == whole.rows
+    assert again.devices == whole.devices
+    assert sorted([*before.trained, *again.trained]) == sorted(whole.trained)
+
+
+def test_replay_of_choices_is_identical() -> None:
+    bench = ladder(8, 4, 1)
+    assert [row["trial"] for row in bench.rows] == [0, 1, 2, 3, 0]
+    assert bench.rows[-1]["devices"] == [[0, 1], [2, 2], [4, 8]]
+    answer = replay(Ladder((8, 4, 1)), bench.log, Objective.single("loss", "minimize"))
+    assert answer.identical
+    assert answer.calls == len([each for each in bench.log if each["kind"] != "devices"])
+    words = in_words(bench.rows[-1])
+    assert words == "the choice of devices for trial 0: 1, 2 from step 2, 8 from step 4"
+
+
+def test_a_study_resumed_without_scale_keeps_the_choice() -> None:
+    before = Bench(4, Scale(max=4)).begin(Ladder((4, 1, 1))).join().run(most=4)
+    assert before.devices[0] == ((0, 1), (2, 4))
+    again = Bench(4, None, trials=before.trials).resume(Ladder((4, 1, 1)), before).join().run()
+    assert again.devices[0] == ((0, 1), (2, 4))
+    assert [each[1] for each in again.trained] == [4, 4]
+
+
+def gang_of(workers: int) -> tuple[Bench, RunStage, str]:
+    """Return a run whose last trial trains on all workers; its stage, and a worker beside it."""
+    scale = Scale(max=workers)
+    bench = Bench(workers, scale).begin(Ladder((workers, 1, 1))).join().run(most=workers)
+    (order,) = bench.orders
+    assert devices_at(order.node.sequences, order.start) == workers
+    return bench, order, next(f"w{n}" for n in range(workers) if f"w{n}" != order.worker)
+
+
+def test_lost_workers_leave_a_waiting_trial_fewer_devices() -> None:
+    bench, order, other = gang_of(4)
+    bench.lose(other, order.worker)
+    assert bench.devices[0] == ((0, 1), (2, 2))
+    assert bench.rows[-1]["devices"] == [[0, 1], [2, 2]]
+    assert bench.run().trials[0].steps == 8
+    assert [each[1] for each in bench.trained[4:]] == [2, 2]
+
+
+def test_a_lost_stage_goes_on_from_its_last_state_with_fewer() -> None:
+    bench, order, other = gang_of(4)
+    bench.tell(Saved(attempt=order.attempt, step=3, reports=((3, {"loss": 0.5}),)))
+    bench.lose(other, order.worker)
+    assert bench.devices[0] == ((0, 1), (2, 4), (3, 2))
+    assert bench.run().trials[0].steps == 8
+    assert bench.trained[4:] == [(0.1, 2, 3, 4), (0.1, 2, 4, 8)]
+    assert bench.dispatcher.steps_repeated == 0
+
+
+def test_the_last_worker_trains_alone_what_two_should() -> None:
+    bench, order, _ = gang_of(2)
+    bench.lose(order.worker)
+    assert bench.devices[0] == ((0, 1),)
+    assert bench.run().trained[2:] == [(0.1, 1, 2, 4), (0.1, 1, 4, 8)]
+
+
+def test_needs_of_several_devices_fail_under_scale() -> None:
+    bench = ladder(2, 1, 1, devices_of=lambda needs: 2)
+    assert [trial.state.value for trial in bench.trials.values()] == ["FAIL", "FAIL"]
+    assert bench.trials[0].message == (
+        "needs must ask for 1 device where scale gives a trial more of them, got 2"
+    )
+
+
+def test_trials_trained_alone_keep_one_device() -> None:
+    bench = ladder(4, 1, 1, trains_alone=True)
+    assert bench.devices == [((0, 1),)] * 4
+
+
+def test_needs_decide_which_workers_count() -> None:
+    def needs_of(values: Mapping[str, Any]) -> Needs:
+        return Needs.of({"GPU": 1})
+
+    bench = Bench(8, Scale(max=8), needs_of=needs_of).begin(Ladder((4, 1, 1)))
+    joined = tuple(
+        WorkerJoined(worker=f"w{n}", resources={"GPU": 1} if n < 2 else {}) for n in range(8)
+    )
+    bench.tell(WorkersJoined(workers=joined))
+    assert bench.run().devices[0] == ((0, 1), (2, 2))
