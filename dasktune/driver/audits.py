@@ -34,6 +34,7 @@ from dasktune.graph.audits import (
     stored_on,
 )
 from dasktune.graph.events import RunStage
+from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView, SlotView
 from dasktune.worker.job import AuditSpec, StageSpec
 from dasktune.worker.messages import (
@@ -70,6 +71,11 @@ class Submitter(Protocol):
 
 class NoAudits:
     """A run without audits."""
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """No audits."""
+        return {}
 
     def launched(self, order: RunStage) -> None:
         """Do nothing."""
@@ -151,6 +157,11 @@ class Audits:
         self._dropped = 0
         self._lost = 0
         self._is_closed = False
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """The node that each audit under way trains again, by worker."""
+        return {each.worker: each.audit.way.node for each in self._running.values()}
 
     def launched(self, order: RunStage) -> None:
         """Note a stage that was sent to its worker."""

@@ -67,6 +67,7 @@ from dasktune.engine.timeouts import (
 )
 from dasktune.errors import ClusterError, InternalError, StorageError
 from dasktune.graph.events import (
+    AuditsRun,
     Event,
     Lent,
     RunStage,
@@ -79,6 +80,7 @@ from dasktune.graph.events import (
     WorkerLost,
     WorkersJoined,
 )
+from dasktune.graph.plan import Node
 from dasktune.logs import about
 from dasktune.needs import Offer
 from dasktune.storage.checkpoints import CheckpointStore
@@ -187,6 +189,7 @@ class DaskRunner:
         self._aside: set[str] = set()
         self._pool_demand = PoolDemand()
         self._factor_changes = 0
+        self._audited: dict[str, Node] = {}
         self._orders = PendingOrders(recorder)
         self._store = CheckpointStore(plan.store)
         self._stop = threading.Event()
@@ -646,7 +649,13 @@ class DaskRunner:
 
     def _turn_audits(self, *, is_last: bool = False) -> bool:
         submitter, paused = self._cluster.submissions, self._cluster.workers.paused
-        return self._audits.turn(submitter, self._wake, paused, is_last=is_last)
+        is_under_way = self._audits.turn(submitter, self._wake, paused, is_last=is_last)
+        nodes = self._audits.nodes
+        if nodes != self._audited:
+            self._audited = nodes
+            self._tell(AuditsRun(nodes=nodes))
+            self._wake()  # stages may begin now
+        return is_under_way
 
     def _wake(self) -> None:
         """Begin the next turn of the loop; called from any thread."""

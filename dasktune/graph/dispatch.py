@@ -15,6 +15,7 @@ from typing import assert_never
 
 from dasktune.graph.attempts import Attempt, DispatchOptions, Slot
 from dasktune.graph.events import (
+    AuditsRun,
     Bound,
     Deliver,
     Event,
@@ -325,6 +326,8 @@ class Dispatcher:
                 self.frontier.order(deepest_first=event.is_crowded)
             case Lent():
                 self._lent(event)
+            case AuditsRun():
+                self._placing.audit(event.nodes)
             case Tick():
                 pass
             case _:

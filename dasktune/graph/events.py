@@ -268,6 +268,19 @@ class Lent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditsRun:
+    """These audits are under way, and no others.
+
+    Parameters
+    ----------
+    nodes
+        By worker, the node whose steps its audit trains again.
+    """
+
+    nodes: Mapping[str, Node]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed."""
 
@@ -291,6 +304,7 @@ Event = (
     | Evicted
     | StoreCrowded
     | Lent
+    | AuditsRun
     | Tick
 )
 

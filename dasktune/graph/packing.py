@@ -9,7 +9,7 @@ a second. All follows from events and their times.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -185,26 +185,47 @@ class FactorChange:
         return f"{trials} {beside} on each {self.kind or 'device'}{of_model}"
 
 
+Stage = tuple[Node, str]
+"""The node of a stage, or of an audit, and the class that trains it."""
+
+
 @dataclass(slots=True)
 class _Device:
-    """A device: the memory of it, its workers, and the stages that run there.
+    """A device: the memory of it, its workers, and the stages and audits that run there.
 
-    ``load`` is the time integral of the number of stages up to ``at``; ``passed`` counts those
-    that were given to it out of turn since one worker had it alone.
+    A worker has one of them at a time: an audit waits for a stage that runs, and the other way
+    round. ``load`` is the time integral of the number of stages up to ``at``; ``passed`` counts
+    those that were given to it out of turn since one worker had it alone.
     """
 
     nbytes: int = 0
     workers: dict[str, int] = field(default_factory=dict)
     """The bytes that each worker has used, by worker; kept by its process."""
     running: dict[str, Attempt] = field(default_factory=dict)
+    audits: dict[str, Stage] = field(default_factory=dict)
     most: dict[str, int] = field(default_factory=dict)
     """The largest number of stages beside which that of each worker ran, itself included."""
     load: float = 0.0
     at: float = 0.0
     passed: int = 0
 
+    @property
+    def users(self) -> int:
+        """The number of its workers that have a stage or an audit."""
+        return len(self.running.keys() | self.audits.keys())
+
+    def beside(self, worker: str) -> dict[str, Stage]:
+        """Return the stages and audits of all other workers, by worker."""
+        stages = {other: (each.node, each.kind) for other, each in self.running.items()}
+        return {other: stage for other, stage in (self.audits | stages).items() if other != worker}
+
     def load_at(self, now: float) -> float:
-        return self.load + len(self.running) * (now - self.at)
+        return self.load + self.users * (now - self.at)
+
+    def note_company(self) -> None:
+        """Note beside how many each stage has run."""
+        for worker in self.running:
+            self.most[worker] = max(self.most.get(worker, 0), self.users)
 
     def advance(self, now: float) -> None:
         self.load, self.at = self.load_at(now), now
@@ -281,8 +302,8 @@ class Packing:
         if device is not None:
             device.advance(self.now)
             del device.workers[worker]
-            device.running.pop(worker, None)
-            device.most.pop(worker, None)
+            for each in (device.running, device.audits, device.most):
+                each.pop(worker, None)
             self.is_open = any(len(each.workers) > 1 for each in self._devices.values())
 
     def stand_in(self, worker: str) -> str:
@@ -305,9 +326,11 @@ class Packing:
     # ------------------------------------------------------------------- decisions
 
     def company(self, worker: str) -> int:
-        """Return how many other workers of the same device have a stage."""
+        """Return how many other workers of the same device have a stage or an audit."""
         device = self._device_of.get(worker)
-        return 0 if device is None else len(device.running) - (worker in device.running)
+        if device is None:
+            return 0
+        return device.users - (worker in device.running or worker in device.audits)
 
     def rank(self, worker: str) -> tuple[int, int]:
         """Return the rank of a worker for a stage: the least is best.
@@ -323,7 +346,7 @@ class Packing:
         device = self._device_of.get(worker)
         if device is None:
             return True
-        others = [attempt for other, attempt in device.running.items() if other != worker]
+        others = device.beside(worker)
         if not others:
             return True
         together = len(others) + 1
@@ -331,8 +354,8 @@ class Packing:
         if is_late or node in self._alone or not self._allows(node, kind, device, together):
             return False
         return all(
-            attempt.node not in self._alone and self._allows(attempt.node, kind, device, together)
-            for attempt in others
+            other not in self._alone and self._allows(other, kind, device, together)
+            for other, _ in others.values()
         ) and self._has_room(node, worker, kind, device)
 
     def idle_workers(self, idle: Collection[str], ready: int) -> int:
@@ -342,7 +365,7 @@ class Packing:
             device = self._device_of.get(worker)
             if device is None:
                 free.add(worker)
-            elif not device.running:
+            elif not device.beside(worker):
                 free.add(id(device))
             elif self.has_room(worker):
                 joining.add(id(device))
@@ -351,10 +374,8 @@ class Packing:
     def has_room(self, worker: str) -> bool:
         """Whether the stages that run on a worker's device leave it one of its own like them."""
         device = self._device_of.get(worker)
-        if device is None or not device.running or worker in device.running:
-            return True
-        running = device.running.values()
-        return any(self.may_run(attempt.node, worker, attempt.kind) for attempt in running)
+        others = {} if device is None or worker in device.running else device.beside(worker)
+        return not others or any(self.may_run(node, worker, kind) for node, kind in others.values())
 
     def _allows(self, node: Node, kind: str, device: _Device, together: int) -> bool:
         """Whether the model of a node may run with so many in all."""
@@ -365,22 +386,21 @@ class Packing:
         if together <= factor.kept:
             return True
         trying = self._trying.get(pair)
-        return trying is None or trying is device or len(trying.running) < together
+        return trying is None or trying is device or trying.users < together
 
     def _has_room(self, node: Node, worker: str, kind: str, device: _Device) -> bool:
         """Whether the memory of a device has room for one more stage; unknown memory has none."""
         peak = self._peaks.get((self._model_of(node), kind), 0)
         if not peak or not device.nbytes:
             return False
-        used = max(peak, device.workers[worker])
+        used, others = max(peak, device.workers[worker]), device.beside(worker)
         for other, nbytes in device.workers.items():
-            running = device.running.get(other)
             if other == worker:
                 continue
-            if running is None:
+            if other not in others:
                 used += nbytes
                 continue
-            known = self._peaks.get((self._model_of(running.node), kind), 0)
+            known = self._peaks.get((self._model_of(others[other][0]), kind), 0)
             if not known:
                 return False
             used += max(known, nbytes)
@@ -394,6 +414,15 @@ class Packing:
         if device is not None:
             device.passed += 1
 
+    def audit(self, audits: Mapping[str, Stage]) -> None:
+        """Note the audits under way, by worker."""
+        for device in self._devices.values():
+            here = {worker: audits[worker] for worker in device.workers if worker in audits}
+            if here != device.audits:
+                device.advance(self.now)
+                device.audits = here
+                device.note_company()
+
     def enter(self, attempt: Attempt) -> None:
         """Note that a worker begins an attempt, or goes on with it after another."""
         device = self._device_of.get(attempt.worker)
@@ -406,10 +435,9 @@ class Packing:
         if not self.company(attempt.worker):
             device.passed = 0
         device.running[attempt.worker] = attempt
-        together = len(device.running)
+        together = device.users
         device.most[attempt.worker] = 0
-        for worker in device.running:
-            device.most[worker] = max(device.most[worker], together)
+        device.note_company()
         pair = self._model_of(attempt.node), attempt.kind
         factor = self._factors.setdefault(pair, PackingFactor())
         if together > factor.kept:

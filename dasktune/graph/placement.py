@@ -210,6 +210,11 @@ class Placing:
             return False
         return worker not in self._lent or self.packing.is_extra(worker)
 
+    def audit(self, nodes: Mapping[str, Node]) -> None:
+        """Note the audits under way, by worker: each counts as a stage of its device."""
+        known = {worker: self.slots[worker] for worker in nodes if worker in self.slots}
+        self.packing.audit({worker: (nodes[worker], slot.kind) for worker, slot in known.items()})
+
     def lose(self, worker: str) -> None:
         """Remove a worker that is gone, if it is known."""
         self._idle.pop(worker, None)

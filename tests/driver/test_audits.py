@@ -26,6 +26,7 @@ from dasktune.errors import ConfigurationError, StorageError, TrainerError
 from dasktune.graph.audits import MOST_OPEN, AuditDraw
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import RunStage, WorkerGone, WorkerJoined
+from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
 from dasktune.needs import Needs
@@ -180,6 +181,21 @@ def test_audit_of_a_study_is_counted_and_shown(
     assert text in capsys.readouterr().err
     assert f"  audits  {text}" in str(read(str(tmp_path))[0])
     assert text in study.report().read_text()
+
+
+def test_dispatcher_knows_the_audits_under_way(
+    create: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: list[list[str]] = []
+
+    def listen(placing: Placing, nodes: Mapping[str, Node]) -> None:
+        under_way.append([*nodes])
+        note(placing, nodes)
+
+    note = Placing.audit
+    monkeypatch.setattr(Placing, "audit", listen)
+    run(create(Adding), client)
+    assert under_way == [[*client.scheduler_info()["workers"]], []]
 
 
 def test_audit_leaves_no_event_and_no_state(create: Any, client: Client, tmp_path: Path) -> None:
@@ -541,6 +557,15 @@ def test_audit_goes_to_a_worker_that_has_what_its_trial_needs() -> None:
     scene.dispatcher.handle(WorkerJoined(worker="w3", tags=frozenset(["gpu"])), 0.0)
     assert scene.turn()
     assert scene.sent[0][0] == "w3"
+
+
+def test_audits_name_the_workers_that_train_them() -> None:
+    scene = Scene()
+    assert scene.audits.nodes == {}
+    assert scene.turn()
+    assert scene.audits.nodes == {"w1": scene.dispatcher.plan.paths[1].leaf}
+    scene.audits.lose("w1")
+    assert scene.audits.nodes == {}
 
 
 def test_audit_is_left_out_without_a_worker_that_its_trial_needs() -> None:

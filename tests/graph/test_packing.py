@@ -11,6 +11,7 @@ import pytest
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
+    AuditsRun,
     Failed,
     FailTrial,
     Instruction,
@@ -380,3 +381,48 @@ def test_beside_other_studies_one_worker_of_a_device_trains() -> None:
     device.ask(range(4))
     assert [*device.running] == ["w0"]
     assert len([*device.dispatcher.withheld]) == 7
+
+
+def test_an_audit_has_a_device_alone_until_stages_may_share_it() -> None:
+    device = Device(lambda n: min(n, 2), workers=2)
+    dispatcher = device.dispatcher
+    device.ask([0])
+    audited = next(iter(device.running.values())).node
+    device.train()
+    dispatcher.handle(AuditsRun(nodes={"w0": audited}), device.now)
+    assert dispatcher.idle_workers == 1, "w0 itself is next"
+    device.ask(range(1, 80))
+    assert [*device.running] == ["w0"]
+    dispatcher.handle(AuditsRun(nodes={}), device.now)
+    device.pack(2)
+
+
+def test_an_audit_counts_as_a_stage_beside_others() -> None:
+    device = Device(lambda n: min(n, 2), workers=3)
+    device.ask(range(80))
+    while device.together[-20:] != [2] * 20:
+        device.end_next()
+    (audits,) = {"w0", "w1", "w2"} - device.running.keys()
+    node = next(iter(device.running.values())).node
+    nodes = {audits: node}
+    device.go_on(device.dispatcher.handle(AuditsRun(nodes=nodes), device.now))
+    device.end_next()
+    device.end_next()
+    for _ in range(10):
+        assert len({audits, *device.running}) == 2
+        device.end_next()
+    device.go_on(device.dispatcher.handle(AuditsRun(nodes={}), device.now))
+    device.end_next()
+    assert len(device.running) == 2
+
+
+def test_an_audit_that_fills_memory_with_a_stage_fails_no_trial() -> None:
+    device = Device(float, workers=2)
+    device.ask([0])
+    node = device.running["w0"].node
+    device.dispatcher.handle(AuditsRun(nodes={"w1": node}), device.now)
+    order = device.running.pop("w0")
+    event = Failed(attempt=order.attempt, step=3, message="full", is_out_of_memory=True)
+    device.go_on(device.dispatcher.handle(event, device.now))
+    work = device.dispatcher.frontier.work(order.node)
+    assert not work.raised_on
