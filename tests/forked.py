@@ -8,11 +8,15 @@ that these programs and the tests start.
 Each forked process has the environment and the folder of the process that starts it, and its own
 state of NumPy's global generator, as a new interpreter has. The seed of the hashes of strings is
 the same in all of them. Signals reach the forked process alone: it is in no group of the test.
+
+Its garbage collector leaves out the objects of the libraries. They are never garbage, and one
+collection among them costs more than all else that a new worker does.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import io
 import multiprocessing
 import os
@@ -49,6 +53,10 @@ LIBRARIES = [
     "sklearn.linear_model",
     "torch._dynamo",  # which the first optimizer imports
 ]
+
+if any("multiprocessing.forkserver" in argument for argument in sys.orig_argv):
+    gc.disable()  # While the server imports the libraries, too; forked processes enable it.
+
 _described = spawn.get_preparation_data
 _prepare = spawn.prepare
 
@@ -58,6 +66,8 @@ def _described_with_environment(name: str) -> dict[str, Any]:
 
 
 def _prepare_with_environment(data: dict[str, Any]) -> None:
+    gc.freeze()
+    gc.enable()
     os.environ.clear()
     os.environ.update(data["environment"])
     # A forked process asks the server that it comes from; by itself it would start another.
