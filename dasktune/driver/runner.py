@@ -474,7 +474,7 @@ class DaskRunner:
     def _ask_for_more(self) -> None:
         """Ask the tuner when workers have nothing to do."""
         view = self._engine.view
-        capacity = view.capacity
+        capacity = view.capacity(self._now())
         if self._engine.finished or not capacity:
             return
         self._take(self._engine.ask(capacity, self._now()))

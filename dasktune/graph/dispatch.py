@@ -46,7 +46,7 @@ from dasktune.graph.events import (
 )
 from dasktune.graph.frontier import Failure, Frontier
 from dasktune.graph.kept_speeds import KeptSpeed
-from dasktune.graph.matching import Matching
+from dasktune.graph.matching import Matching, Unplaced
 from dasktune.graph.packing import FactorChange
 from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
@@ -103,6 +103,7 @@ class Dispatcher:
             *(self.frontier, self.speeds, self.options, self.attempts), self._bind, may_place
         )
         self._plain: NumericClass | None = None
+        self._unplaced = Unplaced()
         self.steps_executed = 0
         self.steps_repeated = 0
         self._draining = False
@@ -280,6 +281,7 @@ class Dispatcher:
         for trial in list(self._wanted):
             self._withdraw(trial)
         self._placing.clear()
+        self._unplaced = Unplaced()
         self.plan.forget_needs()
         self.frontier.order(deepest_first=False)
         self._draining = False
@@ -370,6 +372,10 @@ class Dispatcher:
         """Yield the ready stages whose needs no worker meets."""
         able = self.matching.able
         return (node for node in self.frontier.ready() if node.needs and not able(node.needs))
+
+    def unplaced_long(self, now: float) -> int:
+        """Return how many of them have waited for so long that the tuner may begin other trials."""
+        return self._unplaced.lasting(self.unplaced, now)
 
     @property
     def idle_workers(self) -> int:

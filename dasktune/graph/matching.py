@@ -8,12 +8,41 @@ worker that no trial alone would wait for, and none is trained twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from dasktune.graph.plan import Node
 from dasktune.needs import Needs, Offer
 
 Wanted = frozenset[Needs]
 """The different needs of the trials that pass through a stage; empty where none has its own."""
+
+
+AWAY_SECONDS = 120.0
+"""Time for which the tuner is asked for fewer trials because of a stage that no worker fits.
+
+Longer than a worker takes that is started again, so that no sampler draws many trials meanwhile
+without the reports of those that wait.
+"""
+
+
+class Unplaced:
+    """The ready stages that no worker fits, and since when."""
+
+    def __init__(self) -> None:
+        self._since: dict[Node, float] = {}
+
+    def lasting(self, unplaced: Iterable[Node], now: float) -> int:
+        """Return how many of the stages that no worker fits have waited for `AWAY_SECONDS`.
+
+        Parameters
+        ----------
+        unplaced
+            All such stages at this time.
+        now
+            Seconds, by the clock of the run.
+        """
+        self._since = {node: self._since.get(node, now) for node in unplaced}
+        return sum(1 for since in self._since.values() if now - since >= AWAY_SECONDS)
 
 
 class Matching:

@@ -215,15 +215,23 @@ class RunView:
         """Number of idle workers that may be given a stage."""
         return self._dispatcher.idle_workers
 
-    @property
-    def capacity(self) -> int:
-        """Number of workers for which the tuner may be asked for more.
+    def capacity(self, now: float) -> int:
+        """Return the number of workers for which the tuner may be asked for more.
 
         Workers may be idle although stages are ready: those that ask for other workers. Once there
         are as many as workers, the tuner is asked no more, or it would begin trial after trial.
+        Stages that have fitted no worker for long do not count: their workers may never come.
+
+        Parameters
+        ----------
+        now
+            Seconds, by the clock of the run.
         """
         idle, total = self.idle_workers, len(self._dispatcher.slots)
-        return min(idle, total - self.count_ready(total)) if idle else 0
+        if not idle:
+            return 0
+        without_workers = self._dispatcher.unplaced_long(now)
+        return min(idle, total - self.count_ready(total + without_workers) + without_workers)
 
     @property
     def unplaced(self) -> Iterator[Node]:

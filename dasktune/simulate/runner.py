@@ -180,7 +180,7 @@ class SimulatedRunner:
     # --------------------------------------------------------------------- the clock
 
     def _ask_for_more(self) -> None:
-        capacity = self.engine.view.capacity
+        capacity = self.engine.view.capacity(self.now)
         if capacity and not self.engine.finished:
             self._turn += 1
             self._carry_out(self.engine.ask(capacity, self.now))

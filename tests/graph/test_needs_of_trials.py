@@ -24,6 +24,7 @@ from dasktune.graph.events import (
     WorkerLost,
 )
 from dasktune.graph.keys import root_key
+from dasktune.graph.matching import AWAY_SECONDS
 from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
 from dasktune.needs import NO_NEEDS, Needs
@@ -212,11 +213,48 @@ def test_tuner_is_not_asked_for_ever_beside_idle_workers() -> None:
     view = RunView(play.dispatcher)
     play.join("w0", {})
     play.join("w1", {})
-    assert view.capacity == 2
+    assert view.capacity(0.0) == 2
     for number, capacity in enumerate((1, 0, 0)):
         play.trial(number, 1, GPU)
         play.extend(number)
-        assert view.capacity == capacity
+        assert view.capacity(0.0) == capacity
+
+
+def test_tuner_is_asked_again_if_a_class_stays_away() -> None:
+    play = Play()
+    view = RunView(play.dispatcher)
+    play.join("w0", {})
+    play.join("w1", {})
+    began = 0
+    for now in (0.0, 1.0, AWAY_SECONDS - 1, AWAY_SECONDS, AWAY_SECONDS + 1, 2 * AWAY_SECONDS):
+        for _ in range(view.capacity(now)):
+            play.trial(began, 1, GPU)
+            play.extend(began)
+            began += 1
+        assert view.capacity(now) == 0
+        assert began == 2 * (1 + now // AWAY_SECONDS), "as many as workers, each time"
+    play.trial(began, 1, NO_NEEDS)
+    play.extend(began)
+    assert play.reported == {began}
+    play.join("gpu", {"GPU": 1})
+    assert play.reported == {*range(began + 1)}
+    assert view.capacity(2 * AWAY_SECONDS) == 3
+
+
+def test_stage_that_a_worker_fitted_again_waits_anew() -> None:
+    play = Play()
+    view = RunView(play.dispatcher)
+    play.join("w0", {})
+    play.trial(0, 1, GPU)
+    play.extend(0)
+    assert view.capacity(0.0) == 0
+    busy = WorkerJoined(worker="gpu", resources={"GPU": 1})
+    play.dispatcher.handle(busy, 1.0)
+    assert view.capacity(1.0) == 1
+    play.dispatcher.handle(WorkerLost(worker="gpu"), 2.0)
+    assert view.capacity(2.0) == 0
+    assert view.capacity(AWAY_SECONDS + 1) == 0
+    assert view.capacity(AWAY_SECONDS + 2) == 1
 
 
 some_needs = st.sampled_from(
