@@ -136,7 +136,7 @@ def _for_workers(view: RunView, around: Surroundings) -> Iterator[Wait]:
         yield from _for_pools(around.pools)
         return
     offers = around.present.values()
-    if offers and not any(map(around.needs.fits, offers)):
+    if offers and not any(_may_fit(around.needs, offer) for offer in offers):
         unmet, waiting = unmet_text(around.needs, offers), view.stages_waiting
         # Before the tuner begins there are no stages yet, but needs of all that will come.
         text = f"{_counted(waiting, 'stage')} to run: {unmet}" if waiting else unmet
@@ -148,6 +148,11 @@ def _for_workers(view: RunView, around: Surroundings) -> Iterator[Wait]:
         yield Wait(kind="workers", text="there is no worker", since=around.deserted)
     if around.pool is not None:
         yield Wait(kind="pool", text=around.pool, since=around.deserted)
+
+
+def _may_fit(needs: Needs, offer: Offer) -> bool:
+    """Whether a worker fits needs; before its greeting it has no class, and may have any tags."""
+    return needs.fits(offer) or (not offer.kind and needs.may_fit(offer))
 
 
 def _for_pools(pools: Iterable[PoolStatus]) -> Iterator[Wait]:

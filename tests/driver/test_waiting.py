@@ -69,9 +69,19 @@ def test_workers_that_lack_what_a_stage_needs_are_named() -> None:
 
 def test_unmet_needs_before_any_stage_name_no_stages() -> None:
     needs = Needs.of({"tags": ["a100"]})
-    ((kind, text),) = texts(dispatcher(0), present={"w": Offer()}, needs=needs)
+    met = Offer.of({}, "8 cores", ["x86_64"])
+    ((kind, text),) = texts(dispatcher(0), present={"w": met}, needs=needs)
     assert kind == "resources"
     assert text.startswith("no worker has ")
+
+
+def test_worker_that_was_not_greeted_may_have_any_tag() -> None:
+    needs = Needs.of({"tags": ["a100"]})
+    waits = texts(dispatcher(0), present={"w": Offer()}, needs=needs)
+    assert waits == [("workers", "none of 1 worker can be used yet")]
+    amounts = Needs.of({"GPU": 1})  # the scheduler knows these without a greeting
+    ((kind, _),) = texts(dispatcher(0), present={"w": Offer()}, needs=amounts)
+    assert kind == "resources"
 
 
 def test_worker_that_fits_but_is_not_used_yet_lacks_nothing() -> None:
