@@ -19,7 +19,10 @@ from heapq import heapify, heappop, heapreplace
 from itertools import pairwise
 from typing import NamedTuple
 
-from dasktune.errors import refuse
+from dasktune.errors import refuse, shown
+
+LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6
+"""The least and the greatest weight of a study: beyond them shares would not be exact."""
 
 PATIENCE_SECONDS = 5.0
 """How long a study must have too few workers before one that trains is taken from another.
@@ -69,9 +72,12 @@ class Claim:
 def weight_problems(weight: object) -> list[str]:
     """Return the problems of the weight of a study."""
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if is_number and 0 < weight < math.inf:  # type: ignore[operator]
+    if is_number and LEAST_WEIGHT <= weight <= MOST_WEIGHT:  # type: ignore[operator]
         return []
-    return [f"a study's weight must be a finite number > 0, got {weight!r}"]
+    return [
+        f"a study's weight must be a finite number > 0, from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, "
+        f"got {shown(weight)}"
+    ]
 
 
 def even_shares(

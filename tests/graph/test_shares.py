@@ -52,8 +52,8 @@ def test_small_claim_is_met_and_the_rest_shared_by_weight() -> None:
     assert lent_of(claims, 32) == {"small": 2, "light": 10, "heavy": 20}
 
 
-@pytest.mark.parametrize("weight", [0, -1.0, math.inf, math.nan, "2", True])
-def test_weight_that_is_not_positive_is_refused(weight: object) -> None:
+@pytest.mark.parametrize("weight", [0, -1.0, math.inf, math.nan, "2", True, 1e-320, 1e308, 10**400])
+def test_weight_without_sound_shares_is_refused(weight: object) -> None:
     with pytest.raises(ConfigurationError, match="weight must be a finite number > 0"):
         Claim(workers=1, weight=weight)  # type: ignore[arg-type]
 
