@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping
 
 from dasktune.errors import ConfigurationError, shown, unknown
 from dasktune.needs import Amounts, Needs, Offer, needs_problems
 from dasktune.traces.timing import Pace
 from dasktune.types import Sequences, Step, Value
+
+MOST_SPEED = 1e6
+"""The greatest speed of a class, and one over the least: beyond it times would be infinite."""
 
 Values = Mapping[str, Value]
 """Hyper-parameters at one step."""
@@ -71,8 +73,11 @@ def speed_problems(speeds: object, workers: object) -> list[str]:
     for kind, speed in speeds.items():
         if kind not in classes:
             problems.append(unknown("class of workers with a speed", str(kind), classes))
-        elif not is_number(speed) or not 0 < speed < math.inf:
-            problems.append(f"the speed of class {kind!r} must be a number > 0, got {shown(speed)}")
+        elif not is_number(speed) or not 1 / MOST_SPEED <= speed <= MOST_SPEED:
+            problems.append(
+                f"the speed of class {kind!r} must be a number > 0, from {1 / MOST_SPEED:g} to "
+                f"{MOST_SPEED:g}, got {shown(speed)}"
+            )
     return problems
 
 
