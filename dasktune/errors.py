@@ -124,6 +124,9 @@ class InternalError(DasktuneError):
 MOST_LETTERS = 100
 """Letters of a value that `shown` shows."""
 
+MOST_PLAIN = 300
+"""Letters of a text that `plain` shows."""
+
 
 def refuse(problems: Iterable[str]) -> None:
     """Raise one `ConfigurationError` with all the problems, if there are any."""
@@ -155,6 +158,22 @@ def shown(value: object) -> str:
     except (RecursionError, ValueError):  # nested too deep; an int of too many digits
         return f"a {type(value).__name__} that is too large to be shown"
     return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 3]}..."
+
+
+def plain(text: str) -> str:
+    r"""Return a text of somebody else's for a message: on one line, printable and short.
+
+    Examples
+    --------
+    >>> print(plain("no disk\n  left on \x1b[31mnode7"))
+    no disk left on \x1b[31mnode7
+    """
+    letters = (
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in " ".join(text[: 2 * MOST_PLAIN].split())
+    )
+    line = "".join(letters)
+    return line if len(line) <= MOST_PLAIN else f"{line[: MOST_PLAIN - 3]}..."
 
 
 def name_problems(what: str, name: str) -> list[str]:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice, product
+from numbers import Real
 from typing import Any
 
-from dasktune.errors import ConfigurationError, refuse, shown
+from dasktune.errors import ConfigurationError, plain, refuse, shown
 
 TAGS = "tags"
 """The name in a mapping of needs under which its tags stand."""
@@ -22,6 +23,12 @@ SIZES = ("GPU", "cores", "memory")
 
 MOST_ALTERNATIVES = 100
 """Most alternatives of one study or configuration."""
+
+MOST_LETTERS = 100
+"""Most letters of the name of an amount, and of a tag: messages and tables name them."""
+
+LABELS = f"printable, without blanks at the ends, and of at most {MOST_LETTERS} letters"
+"""How the names of amounts, and tags, must be."""
 
 MOST_OFFERS = 8
 """Kinds of workers that one sentence names."""
@@ -280,12 +287,21 @@ def _need_problems(given: object) -> Iterator[str]:
     amounts = {name: amount for name, amount in given.items() if not _are_tags(name, amount)}
     if not all(isinstance(name, str) and name and _is_amount(a) for name, a in amounts.items()):
         yield f"needs must be finite numbers > 0 by name, got {shown(dict(amounts))}"
+    elif not all(map(is_label, amounts)):
+        yield f"needs must have names that are {LABELS}, got {shown(list(amounts))}"
     for name, words in given.items():
         if not _are_tags(name, words):
             continue
         listed = [words] if isinstance(words, str) else words
         if not all(isinstance(tag, str) and len(tag.split()) == 1 for tag in listed):
             yield f"tags of needs must be words, got {shown(words)}"
+        elif not all(is_label(tag.strip()) for tag in listed):
+            yield f"tags of needs must be {LABELS}, got {shown(words)}"
+
+
+def is_label(text: str) -> bool:
+    """Whether a name or a tag fits into messages and tables: it is as `LABELS` says."""
+    return 0 < len(text) <= MOST_LETTERS and text.isprintable() and text == text.strip()
 
 
 def _are_tags(name: object, value: object) -> bool:
@@ -294,10 +310,10 @@ def _are_tags(name: object, value: object) -> bool:
 
 
 def _is_amount(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):  # also numbers of NumPy
         return False
     try:
-        return value > 0 and math.isfinite(value)
+        return 0 < float(value) < math.inf
     except OverflowError:  # an int that is larger than any float
         return False
 
@@ -431,7 +447,7 @@ def needs_from(function: NeedsFunction, values: Mapping[str, Any]) -> Needs:
         given = function(dict(values))
     except Exception as error:
         raise ConfigurationError(
-            f"needs must be known for {shown_values}: {type(error).__name__}: {error}"
+            f"needs must be known for {shown_values}: {type(error).__name__}: {plain(str(error))}"
         ) from error
     refuse(f"{problem}, for {shown_values}" for problem in needs_problems(given))
     return Needs.of(given)

@@ -15,7 +15,8 @@ import psutil
 from dask.utils import parse_bytes
 
 from dasktune.config_file import FILE, table_of
-from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.errors import ConfigurationError, refuse, shown, unknown
+from dasktune.needs import LABELS, is_label
 
 LEAST_WALLTIME = 120
 """Shortest walltime in seconds: a shorter one is mostly start and end of the worker."""
@@ -222,6 +223,8 @@ class SlurmOptions:
             isinstance(tag, str) and _is_word(tag) and "," not in tag for tag in self.tags
         ):
             yield f"tags must be a list of words, got {self.tags!r}"
+        elif not all(map(is_label, self.tags)):
+            yield f"tags must be {LABELS}, got {shown(self.tags)}"
         if not isinstance(self.encrypt, bool | None):
             yield f"encrypt must be true or false, got {self.encrypt!r}"
         for name in ("directives", "prologue"):
@@ -300,6 +303,9 @@ def _is_word(text: str) -> bool:
 
 
 # ------------------------------------------------------------------- dasktune.toml
+
+NAME = re.compile(r"[\w-]{1,100}")
+"""The name of a pool: it is part of the names of jobs."""
 
 TABLE = "slurm"
 DRIVER = "driver"
@@ -393,8 +399,12 @@ def pools_of(
     pools: dict[str, SlurmOptions] = {}
     for name, values in own.items():
         where = place.format(f".{name}")
-        if not isinstance(name, str) or re.fullmatch(r"[\w-]+", name) is None:
-            problems.append(f"{where}: a pool's name must have letters, digits, _ and - alone")
+        if not isinstance(name, str) or NAME.fullmatch(name) is None:
+            problems.append(
+                f"{place.format('')}: a pool's name must have letters, digits, _ and - alone, and "
+                f"at most 100 of them, got {shown(name)}"
+            )
+            continue
         problems += _unknown_fields(values, where)
         given = {"job_name": f"dasktune-{name}", **common, **values}
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,8 @@ from pathlib import Path
 from dask.system import CPU_COUNT
 from distributed.system import MEMORY_LIMIT
 
-from dasktune.needs import TAG_RESOURCE
+from dasktune.errors import shown
+from dasktune.needs import LABELS, TAG_RESOURCE, is_label
 from dasktune.worker.gpus import Gpu, gpu_of, has_gpus_of_its_own, visible_gpus
 
 CLASS = "DASKTUNE_CLASS"
@@ -164,6 +165,21 @@ def describe_worker(resources: Mapping[str, float]) -> dict[str, object]:
     """
     hardware = hardware_of(resources)
     return {"class": class_of(hardware), "tags": sorted(tags_of(hardware, resources))}
+
+
+def label_problems(hardware: Hardware, resources: Mapping[str, float]) -> Iterator[str]:
+    """Yield the names and tags of this worker, given by hand, that no message could show.
+
+    They are not mended: a numeric class whose name was cut could be taken for another one.
+    """
+    for variable in (CLASS, NUMERICS):
+        name = os.environ.get(variable, "").strip()
+        if name and not is_label(name):
+            yield f"{variable} must be {LABELS}, got {shown(name)}"
+    for tag in sorted(tags_of(hardware, resources)):
+        if not is_label(tag):
+            source = f"{TAGS}, or a resource '{TAG_RESOURCE}...'"
+            yield f"a tag ({source}) must be {LABELS}, got {shown(tag)}"
 
 
 def class_of(hardware: Hardware) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from uuid import uuid4
 
-from dasktune.errors import ClusterError
+from dasktune.errors import ClusterError, refuse
 from dasktune.graph.keys import Chain
 from dasktune.needs import Needs
 from dasktune.trainer.code import TrainerCode, unpack
@@ -228,7 +228,7 @@ def open_job(
         If the code cannot be opened here, a GPU is needed and none can be used, or torch
         would use the GPU of another worker.
     """
-    from dasktune.worker.hardware import hardware_of, numerics_of  # it loads Dask
+    from dasktune.worker.hardware import hardware_of, label_problems, numerics_of  # it loads Dask
 
     trainer_class = unpack(plan.code)
     device = "cuda" if resources.get("GPU", 0) > 0 or has_gpus_of_its_own() else "cpu"
@@ -243,6 +243,7 @@ def open_job(
             "only under `if __name__ == '__main__':`, because each worker process reads it, too"
         )
     hardware = hardware_of(resources)
+    refuse(label_problems(hardware, resources))
     if device == "cpu":  # also on a worker with a GPU that torch cannot use
         hardware = replace(hardware, gpu=None, gpus=0.0)
     return Job(

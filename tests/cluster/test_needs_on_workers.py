@@ -224,6 +224,29 @@ def test_class_that_disappears_is_waited_for_and_named(tmp_path: Path) -> None:
     assert "to run: no worker has GPU=1; workers: " in handler.said[0]
 
 
+def test_needs_function_of_many_lines_fails_in_one_line(tmp_path: Path) -> None:
+    def needs(hp: dict[str, Any]) -> Any:
+        raise OSError("no answer\n\x1b[31mfrom node7\n" * 100)
+
+    with unlike_workers({}) as client, study_of(tmp_path, needs) as study:
+        run(study, client, lr=[0.1], model="deep")
+        (error,) = {trial.error for trial in study.trials}
+    assert error is not None
+    assert error.startswith("needs must be known for {'lr': 0.1, 'model': 'deep'}: OSError: no ans")
+    assert error.isprintable()
+    assert len(error) < 400
+
+
+def test_worker_with_a_tag_that_no_message_can_show_is_refused(tmp_path: Path) -> None:
+    with (
+        unlike_workers({"tag:\x1b[31mred": 1}) as client,
+        study_of(tmp_path, None) as study,
+        pytest.raises(ClusterError, match=r"a tag .* must be printable") as refused,
+    ):
+        run(study, client)
+    assert str(refused.value).isprintable()
+
+
 def test_configuration_without_sound_needs_fails_alone(tmp_path: Path) -> None:
     def needs(hp: dict[str, Any]) -> Any:
         if hp["lr"] == 0.1:

@@ -11,7 +11,7 @@ import pytest
 
 from dasktune.errors import ConfigurationError
 from dasktune.slurm import SlurmOptions, options_for, pools_for
-from dasktune.slurm.options import seconds_of
+from dasktune.slurm.options import pools_of, seconds_of
 from dasktune.slurm.workers import job_options
 
 
@@ -198,6 +198,15 @@ def test_tags_stand_in_the_environment_of_the_workers(tmp_path: Path) -> None:
     options = pools_for(tmp_path, {})[""]
     assert options.tags == ("Fast", "lab3")
     assert "export DASKTUNE_TAGS=Fast,lab3" in job_options(options, tmp_path)["job_script_prologue"]
+
+
+@pytest.mark.parametrize("name", ["b\nc", "\x1b[31m", "x" * 101, "a b", ""])
+def test_unfit_name_of_a_pool_is_one_line(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="a pool's name must have letters") as refused:
+        pools_of({name: {"workerz": 2}}, {})
+    (problem,) = refused.value.problems
+    assert problem.isprintable()
+    assert len(problem) < 250
 
 
 @pytest.mark.parametrize("tags", [("a b",), ("a,b",), ("",), "fast", (3,)])

@@ -19,6 +19,7 @@ from dasktune.worker.hardware import (
     class_of,
     describe_worker,
     hardware_of,
+    label_problems,
     numerics_of,
     tags_of,
 )
@@ -103,6 +104,25 @@ def test_numeric_class_is_given_by_hand(monkeypatch: pytest.MonkeyPatch) -> None
     assert numerics_of(PLAIN) == "cpu x86_64", "that names how fast a worker is"
     monkeypatch.setenv("DASKTUNE_NUMERICS", " avx2 ")
     assert numerics_of(PLAIN) == "avx2"
+
+
+@pytest.mark.parametrize("variable", ["DASKTUNE_CLASS", "DASKTUNE_NUMERICS"])
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 101])
+def test_unfit_name_by_hand_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, variable: str, name: str
+) -> None:
+    assert list(label_problems(PLAIN, {})) == []
+    monkeypatch.setenv(variable, name)
+    (problem,) = label_problems(PLAIN, {})
+    assert problem.startswith(f"{variable} must be printable")
+    assert problem.isprintable()
+
+
+def test_unfit_tags_are_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASKTUNE_TAGS", "\x1b[31mred, lab3 " + "x" * 10_000)
+    problems = list(label_problems(PLAIN, {"tag:a b\n": 1.0}))
+    assert len(problems) == 3
+    assert all("must be printable" in each and len(each) < 300 for each in problems)
 
 
 @given(st.text(max_size=40), st.integers(1, 256))
