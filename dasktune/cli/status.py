@@ -28,6 +28,7 @@ from dasktune.driver.history import History
 from dasktune.driver.run_status import RunStatus
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.graph.classes import classes_text
+from dasktune.graph.devices import devices_text
 from dasktune.report.formats import duration, printable
 from dasktune.results.results import objective_of
 from dasktune.results.withdrawn import Withdrawn, withdrawn_of
@@ -332,18 +333,22 @@ def _best(database: Database, study_id: int, direction: Direction) -> dict[str, 
     best = database.best_trial(study_id, is_maximized=direction is Direction.MAXIMIZE)
     if best is None:
         return None
+    record = best.record if isinstance(best.record, dict) else {}
     return {
         "number": best.number,
         "value": best.value,
         "steps": best.steps,
-        "params": best.record.get("params") if isinstance(best.record, dict) else None,
+        "params": record.get("params"),
+        **({"devices": record["devices"]} if "devices" in record else {}),
     }
 
 
 def _best_text(best: Mapping[str, object] | None, withdrawn: Withdrawn) -> str:
     if best is None:
         return "none yet"
-    text = f"{shown(best['value'])} (trial {best['number']}, {best['steps']} steps)"
+    periods: Any = best.get("devices")
+    devices = f", devices: {devices_text(periods)}" if periods else ""
+    text = f"{shown(best['value'])} (trial {best['number']}, {best['steps']} steps{devices})"
     is_withdrawn = best["number"] in withdrawn.trials
     return f"{text}, rests on a withdrawn metric" if is_withdrawn else text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, stdev
 from typing import TypeVar
@@ -226,6 +226,8 @@ class Trial:
         What users attached.
     seed
         Added to the study's training seed: how repeats of a configuration differ.
+    devices
+        On how many devices it is trained together, as pairs ``(first step, number)``.
     """
 
     number: int
@@ -238,6 +240,7 @@ class Trial:
     error: str | None
     user_attrs: Mapping[str, object]
     seed: int = 0
+    devices: Periods = ONE_DEVICE
 
     @property
     def value(self) -> float | None:
@@ -267,6 +270,7 @@ def trial_of(plan: SearchPlan, record: TrialRecord) -> Trial:
         error=(record.traceback or record.message) if failed else None,
         user_attrs=record.user_attrs,
         seed=record.seed,
+        devices=record.devices,
     )
 
 
@@ -370,29 +374,32 @@ def table_of(
     """Return the names of the columns of a table of trials, and its rows.
 
     With several objectives there are ``values_0``, ``values_1``, ... in place of ``value``, as
-    Optuna has them; where seeds differ, there is a column ``seed``. A hyper-parameter that has
-    the name of one of `COLUMNS` gets the column
-    ``params_<name>``, as Optuna calls it.
+    Optuna has them; where seeds differ, there is a column ``seed``. Where several devices train
+    a trial, there is a column ``devices``: the last number of each trial. A hyper-parameter that
+    has the name of one of these columns gets the column ``params_<name>``, as Optuna calls it.
     """
     records = list(records)
     names = dict.fromkeys(name for record in records for name in record.params)
     values = ["value"] if objectives == 1 else [f"values_{at}" for at in range(objectives)]
     seeds = ["seed"] if any(record.seed for record in records) else []
+    devices = ["devices"] if any(record.devices != ONE_DEVICE for record in records) else []
     rows = [
         [
             *(record.number, record.state.value, record.steps),
             *(record.values or [None] * objectives),
             *([record.seed] * len(seeds)),
+            *([record.devices[-1][1]] * len(devices)),
             *map(record.params.get, names),
         ]
         for record in records
     ]
-    head = [*COLUMNS[:3], *values, *seeds]
-    return [*head, *(_column(name, names) for name in names)], rows
+    head = [*COLUMNS[:3], *values, *seeds, *devices]
+    taken = {*COLUMNS, *head}
+    return [*head, *(_column(name, taken, names) for name in names)], rows
 
 
-def _column(name: str, others: Iterable[str]) -> str:
+def _column(name: str, taken: Collection[str], others: Iterable[str]) -> str:
     column = name
-    while column in COLUMNS or (column != name and column in others):
+    while column in taken or (column != name and column in others):
         column = f"params_{column}"
     return column

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from dasktune.sequences import Constant, Piecewise
-from dasktune.types import Sequences, Step, ValueFunction
+from dasktune.types import Sequences, Step, Value, ValueFunction
 
 DEVICES = "dasktune:devices"
 """The name of the number of devices among the sequences of a trial."""
@@ -71,6 +71,11 @@ def devices_text(periods: Periods) -> str:
 def without_devices(sequences: Mapping[str, Function]) -> dict[str, Function]:
     """Return the hyper-parameters alone, which the trainer gets."""
     return {name: function for name, function in sequences.items() if name != DEVICES}
+
+
+def values_at(sequences: Sequences, step: Step) -> dict[str, Value]:
+    """Return the hyper-parameters at a step, without the number of devices."""
+    return {name: function(step) for name, function in without_devices(sequences).items()}
 
 
 def devices_of(sequences: Sequences) -> ValueFunction:

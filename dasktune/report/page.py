@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dasktune.driver.run_status import RunStatus
 from dasktune.engine.trials import Trial
 from dasktune.graph.classes import classes_text
+from dasktune.graph.devices import devices_text
 from dasktune.graph.plan import SearchPlan
 from dasktune.report.curves import PlottedCurve, curves_of, draw_curves, points_of
 from dasktune.report.fan import draw_fan
@@ -78,6 +79,11 @@ class Row:
 
     trial: Trial
     cells: tuple[Cell, ...]
+
+    @property
+    def devices(self) -> str:
+        """The numbers of devices that train the trial, in words."""
+        return devices_text(self.trial.devices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +189,7 @@ def render(content: Content) -> str:
         states=Counter(trial.state.value for trial in content.trials),
         best=rows[0] if rows else None,
         names=names,
+        divided=any(row.trial.devices[-1][1] > 1 or row.trial.devices[1:] for row in rows),
         rows=rows,
         ranked=len(ranked),
         amounts=amounts(content.summary),

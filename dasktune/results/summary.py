@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from statistics import fmean, pstdev
 from typing import TypedDict
@@ -10,6 +11,7 @@ from typing import TypedDict
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.driver.audit_notes import AuditFigures
 from dasktune.engine.trials import TrialRecord
+from dasktune.graph.devices import devices_at
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.results.withdrawn import Withdrawn
 from dasktune.storage.database.schema import StageRow
@@ -83,6 +85,13 @@ class ModelFigures(TypedDict):
     trials: int
 
 
+class StepsOnDevices(TypedDict):
+    """The different requested steps that so many devices train, or trained, together."""
+
+    devices: int
+    steps: int
+
+
 class Summary(TypedDict):
     """Figures of a study; ``wall_seconds`` are of the wall clock.
 
@@ -96,7 +105,8 @@ class Summary(TypedDict):
     ``withdrawn`` what rests on metrics behind a difference.
     ``merge_rate`` is requested by unique steps. ``worker_seconds`` is the time that workers
     spent on stages. ``suspensions`` is None if no trial was suspended. ``models`` are those of
-    the forest of the last run's tuner.
+    the forest of the last run's tuner. ``steps_on_devices`` divides ``steps_unique`` by the number
+    of devices that train a step together.
     """
 
     trials: int
@@ -116,6 +126,7 @@ class Summary(TypedDict):
     best_value: float | None
     suspensions: Suspensions | None
     models: list[ModelFigures]
+    steps_on_devices: list[StepsOnDevices]
 
 
 def summarise(
@@ -158,6 +169,7 @@ def summarise(
         best_value=best_value,
         suspensions=suspensions,
         models=[],
+        steps_on_devices=steps_on_devices(plan, asked),
     )
 
 
@@ -232,6 +244,14 @@ def unique_steps(plan: SearchPlan, asked: Mapping[int, Step]) -> int:
     return sum(end - node.start for node, end in _ends(plan, asked).items())
 
 
+def steps_on_devices(plan: SearchPlan, asked: Mapping[int, Step]) -> list[StepsOnDevices]:
+    """Return the different steps of trials up to `asked` by their number of devices."""
+    steps: Counter[int] = Counter()
+    for node, end in _ends(plan, asked).items():
+        steps[devices_at(node.sequences, node.start)] += end - node.start
+    return [StepsOnDevices(devices=number, steps=steps[number]) for number in sorted(steps)]
+
+
 def steps_beyond(
     plan: SearchPlan, trials: Mapping[int, TrialRecord], stages: Iterable[StageRow]
 ) -> int:
@@ -291,7 +311,15 @@ def savings_line(summary: Summary) -> str:
         details.append(f"{summary['steps_reused']:,} found from other runs")
     line = f"trained {executed / requested:.0%} of the steps asked for ({', '.join(details)})"
     line += f", and {beyond:,} more than were asked for in the end" if beyond else ""
-    return "; ".join(filter(None, [line, audits_text(summary), withdrawn_text(summary)]))
+    parts = [line, devices_line(summary), audits_text(summary), withdrawn_text(summary)]
+    return "; ".join(filter(None, parts))
+
+
+def devices_line(summary: Summary) -> str:
+    """Return how many steps several devices train together, in words; empty if none are."""
+    several = [each for each in summary["steps_on_devices"] if each["devices"] > 1]
+    texts = [f"{each['steps']:,} on {each['devices']} devices" for each in several]
+    return f"of the different steps {', '.join(texts)} together" if texts else ""
 
 
 def withdrawn_text(summary: Summary) -> str:

@@ -16,6 +16,7 @@ from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Limits
 from dasktune.engine.outcome import AskOrder, Order, Outcome, RunAssessment, RunPrediction
 from dasktune.errors import ClusterError, ConfigurationError, InternalError
+from dasktune.graph.devices import values_at, without_devices
 from dasktune.graph.events import (
     Event,
     Progress,
@@ -365,7 +366,7 @@ class SimulatedRunner:
 
     def _launch(self, worker: Worker, order: RunStage, stop: Step) -> None:
         conditions, sequences = self._conditions, order.node.sequences
-        conditions.check(sequences)
+        conditions.check(without_devices(sequences))
         is_held = conditions.resume or self._goes_on(worker, order)
         first = order.start if is_held else 0
         pace = conditions.pace(sequences, order.start, order.stop, worker.kind)
@@ -469,7 +470,7 @@ class SimulatedRunner:
     def _value(self, job: SimulatedJob, step: Step) -> float:
         value = job.values.get(step)
         if value is None:
-            values = _at(job.order.node.sequences, step - 1)
+            values = values_at(job.order.node.sequences, step - 1)
             value = job.values[step] = float(self._conditions.curve(values, step))
         return value
 
@@ -554,10 +555,6 @@ def _workers(offers: Iterable[Offer], together: Together | None) -> Iterator[tup
             name = f"w{number}"
             yield name, Worker(name, offer, device)
             number += 1
-
-
-def _at(sequences: Sequences, step: Step) -> Values:
-    return {name: function(step) for name, function in sequences.items()}
 
 
 def _is_held(worker: Worker, order: RunStage) -> bool:

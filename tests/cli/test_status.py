@@ -116,6 +116,15 @@ def test_the_best_is_the_first_in_the_studys_direction(
     assert found.number == best
 
 
+def test_the_best_trial_names_its_devices(database: Database, tmp_path: Path) -> None:
+    record = {"devices": [[0, 1], [20, 2]]}
+    best = TrialRow(study_id=1, number=3, state="PAUSED", steps=40, value=0.5, record=record)
+    database.write(Batch(trials=[best]))
+    (status, *_) = read(str(tmp_path))
+    assert status.best == {**(status.best or {}), "devices": [[0, 1], [20, 2]]}
+    assert "0.5 (trial 3, 40 steps, devices: 1, 2 from step 20)" in str(status)
+
+
 def test_it_does_not_read_the_log(database: Database, tmp_path: Path) -> None:
     database.write(Batch(trials=TRIALS, stages=STAGES))
     with closing(sqlite3.connect(tmp_path / "dasktune.db")) as connection:

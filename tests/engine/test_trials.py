@@ -208,6 +208,15 @@ def test_table_names_each_value_and_the_seeds() -> None:
     assert rows == [[0, "COMPLETE", 9, 0.5, 2.0, 0], [1, "COMPLETE", 9, None, None, 3]]
 
 
+def test_table_names_devices_where_several_train_a_trial() -> None:
+    records = [ended(0, params={"devices": 3}), ended(1, params={})]
+    assert table_of(records)[0] == ["number", "state", "steps", "value", "devices"]
+    records[1].devices = ((0, 1), (4, 2))
+    names, rows = table_of(records)
+    assert names == ["number", "state", "steps", "value", "devices", "params_devices"]
+    assert [row[-2:] for row in rows] == [[1, 3], [2, None]]
+
+
 def test_table_renames_what_has_the_name_of_a_column() -> None:
     names, _ = table_of([ended(0, params={"steps": 1, "params_steps": 2, "lr": 3})])
     assert names[4:] == ["params_params_steps", "params_steps", "lr"]

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -173,6 +174,14 @@ def attempt(number: int, worker: str, status: str, begin: float, end: float | No
         steps=4,
         repeated=0,
     )
+
+
+def test_page_table_shows_devices_where_several_train_a_trial() -> None:
+    first, *others = three()
+    assert "devices</button>" not in render(content([first, *others]))
+    source = render(content([replace(first, devices=((0, 1), (4, 2))), *others]))
+    assert "devices</button>" in source
+    assert "1, 2 from step 4</td>" in source
 
 
 def test_page_head_shows_study_saving_and_best_trial() -> None:

@@ -89,6 +89,17 @@ def test_summary_stopped_trial_counts_requested_steps() -> None:
     assert (found["steps_requested"], found["steps_unique"]) == (14, 10)
 
 
+def test_summary_divides_unique_steps_by_their_devices() -> None:
+    plan, records = two_trials()
+    assert figures(plan, records, executed=0)["steps_on_devices"] == [{"devices": 1, "steps": 14}]
+    records[0].devices = ((0, 1), (8, 4))
+    plan.remove(0)
+    plan.register(0, records[0].keyed_sequences, 10)
+    found = figures(plan, records, executed=14)
+    assert found["steps_on_devices"] == [{"devices": 1, "steps": 12}, {"devices": 4, "steps": 2}]
+    assert savings_line(found).endswith("; of the different steps 2 on 4 devices together")
+
+
 def stage(trial: int, start: int, steps: int) -> StageRow:
     return StageRow(
         study_id=1,
@@ -153,6 +164,7 @@ def test_savings_line_has_the_savings() -> None:
         wall_seconds=1.0,
         worker_seconds=1.0,
         best_value=None,
+        steps_on_devices=[{"devices": 1, "steps": 120}],
     )
     assert savings_line(numbers) == (
         "trained 41% of the steps asked for (82 of 200, 2 repeated, 40 found from other runs)"
