@@ -107,6 +107,7 @@ class Submissions:
             chain=(chain.base, chain.values.hex(), chain.length),
             seed=seed,
             is_alone=node.is_alone,
+            lenders=order.lenders,
         )
         before = None if order.after is None else self._futures.get(order.after)
         key = node.key_at(order.stop)

@@ -159,6 +159,9 @@ RANK_SECONDS = 600.0
 They make the same calls, so they are seconds apart at most; the first one evaluates alone.
 """
 
+LENT_LOOK_SECONDS = 0.05
+"""Time between two looks of a worker that ends whether the processes that it has lent rest."""
+
 # ------------------------------------------------------------------------- store and leases
 
 STORE_SECONDS = 120.0

@@ -1,61 +1,48 @@
-"""A training that several devices of one worker share: this process, and one for each other device.
+"""A training that several devices share: this process, and one for each other device.
 
 This process is rank 0: it evaluates, and its state is saved. The others make the same calls. They
-end with the run, with this process, and at the first failure of any of them.
+end with the run, with this process, and at the first failure of any of them. They run on this
+worker, or each on a worker that is lent to this one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-import subprocess
+import socket
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from dasktune.engine.timeouts import RANK_END_SECONDS, RANK_SECONDS, RANK_START_SECONDS
-from dasktune.errors import TrainerError
+from dasktune.errors import InternalError
 from dasktune.trainer.base import division_problem
 from dasktune.trainer.code import TrainerCode, pack
 from dasktune.trainer.generators import is_cuda
 from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Step, Value
 from dasktune.worker import rank as ranks
+from dasktune.worker.peers import DivisionError, LenderLostError, Lenders, OwnRank, Peer
 from dasktune.worker.rank import (
     Advance,
     BeginRank,
     Compare,
     Digest,
+    FileMeeting,
+    PortMeeting,
     RankFailed,
     RankGroup,
     RankTraining,
 )
 
-_MAIN = "import sys; sys.path[:] = {path!r}; from dasktune.worker.rank import main; main({pipe})"
-
 _OPEN: weakref.WeakSet[DividedRun] = weakref.WeakSet()
 """The runs of this process: torch knows one group of processes at a time."""
-
-
-class DivisionError(TrainerError):
-    """Several devices could not train a trial together."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Peer:
-    """Another process of the group."""
-
-    rank: int
-    process: subprocess.Popen[bytes]
-    pipe: Connection
 
 
 class DividedRun:
@@ -64,23 +51,50 @@ class DividedRun:
     Made by `begin`. After an exception it is closed.
     """
 
-    def __init__(self, training: RankTraining, trainer_class: type, group: RankGroup) -> None:
-        self._peers = [
-            _start(BeginRank(rank=rank, group=group, training=_on_device(training, rank)))
-            for rank in range(1, group.size)
-        ]
+    def __init__(
+        self,
+        training: RankTraining,
+        trainer_class: type,
+        group: RankGroup,
+        peers: Iterator[Peer],
+        listener: socket.socket | None = None,
+    ) -> None:
+        self._peers: list[Peer] = []
         # Also if nobody closes it: no process outlives its run, or this process.
-        self.close = weakref.finalize(self, _end, self._peers, Path(group.meeting).parent)
+        self.close = weakref.finalize(self, _end, self._peers, group.meeting)
         with self._failing_together():
+            for peer in peers:
+                self._peers.append(peer)
+                order = BeginRank(rank=peer.rank, group=group, training=_on_device(training, peer))
+                with contextlib.suppress(OSError):  # it is gone, which is heard of next
+                    ranks.send(peer, order)
             for peer in self._peers:
                 self._hear(peer, RANK_START_SECONDS)
-            ranks.meet(group, 0)
+            ranks.meet(group, 0, listener)
             order = BeginRank(rank=0, group=group, training=training)
             self._run = ranks.begin(order, trainer_class)
 
     @classmethod
-    def begin(cls, training: RankTraining, trainer_class: type, devices: int) -> DividedRun:
+    def begin(
+        cls,
+        training: RankTraining,
+        trainer_class: type,
+        devices: int,
+        lenders: Sequence[str] = (),
+        workers: Lenders | None = None,
+    ) -> DividedRun:
         """Return a run of so many devices; from step 0 if the training has no state.
+
+        Parameters
+        ----------
+        training, trainer_class
+            What is trained.
+        devices
+            Number of devices.
+        lenders
+            The workers with the other devices by rank; empty if this worker has all of them.
+        workers
+            How lenders are reached.
 
         Raises
         ------
@@ -89,16 +103,41 @@ class DividedRun:
         """
         while _OPEN:
             _OPEN.pop().close()
-        folder = tempfile.mkdtemp(prefix="dasktune-ranks-")
-        group = RankGroup(
-            meeting=str(Path(folder, "meeting")),
-            size=devices,
-            backend=_backend(training.device, trainer_class, devices),
-            seconds=RANK_SECONDS,
-        )
-        run = cls(training, trainer_class, group)
+        backend = _backend(training.device, trainer_class, 1 if lenders else devices)
+        if not lenders:
+            folder = tempfile.mkdtemp(prefix="dasktune-ranks-")
+            group = RankGroup(
+                meeting=FileMeeting(path=str(Path(folder, "meeting"))),
+                size=devices,
+                backend=backend,
+                seconds=RANK_SECONDS,
+            )
+            run = cls(training, trainer_class, group, map(OwnRank, range(1, devices)))
+        elif workers is None or devices != len(lenders) + 1:
+            raise InternalError(f"{devices} devices must have a worker each, got {lenders}")
+        else:
+            family = socket.AF_INET6 if ":" in workers.host else socket.AF_INET
+            with socket.create_server((workers.host, 0), family=family) as listener:
+                group = RankGroup(
+                    meeting=PortMeeting(host=workers.host, port=listener.getsockname()[1]),
+                    size=devices,
+                    backend=backend,
+                    seconds=RANK_SECONDS,
+                )
+                peers = map(workers.borrow, range(1, devices), lenders)
+                run = cls(training, trainer_class, group, peers, listener)
         _OPEN.add(run)
         return run
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all processes live, as far as is known."""
+        return self.close.alive and all(peer.death(0) is None for peer in self._peers)
+
+    def rest(self) -> None:
+        """Note that nothing is trained until further notice, though the processes stay."""
+        for peer in self._peers:
+            peer.rest()
 
     @property
     def step(self) -> Step:
@@ -114,7 +153,7 @@ class DividedRun:
         """Train one step on all devices."""
         with self._failing_together():
             for peer in self._peers:
-                ranks.send(peer.pipe, Advance(values=dict(values)))
+                ranks.send(peer, Advance(values=dict(values)))
             ranks.advance(self._run, values)
 
     def evaluate(self) -> dict[str, float]:
@@ -133,7 +172,7 @@ class DividedRun:
         """
         with self._failing_together():
             for peer in self._peers:
-                ranks.send(peer.pipe, Compare())
+                ranks.send(peer, Compare())
             own = self.trainer.common_digest()
             for peer in self._peers:
                 answer = self._hear(peer, RANK_SECONDS)
@@ -161,29 +200,35 @@ class DividedRun:
             raise
 
     def _first_failure(self) -> DivisionError | None:
-        """Return the exception of the process that failed first; None if all others go on."""
-        failures: list[tuple[float, _Peer, RankFailed]] = []
+        """Return why the group has failed: the exception that came first, or a process that ended.
+
+        None if all others go on. A lost lender comes before all: what the others raise follows
+        from that.
+        """
+        failures: list[tuple[float, Peer, RankFailed]] = []
         for peer in self._peers:
             with contextlib.suppress(EOFError, OSError):
-                while peer.pipe.poll():
-                    answer = ranks.receive(peer.pipe)
+                while peer.poll():
+                    answer = ranks.receive(peer)
                     if isinstance(answer, RankFailed):
                         failures.append((answer.at, peer, answer))
-        if failures:
+        deaths = [peer.death(RANK_END_SECONDS) for peer in self._peers]
+        lost = [death for death in deaths if isinstance(death, LenderLostError)]
+        if failures and not lost:
             _, peer, answer = min(failures, key=itemgetter(0))
             return _failure(peer, answer)
-        return next((_ended(peer) for peer in self._peers if not _lives(peer)), None)
+        return next((death for death in (*lost, *deaths) if death is not None), None)
 
-    def _hear(self, peer: _Peer, seconds: float) -> Any:
+    def _hear(self, peer: Peer, seconds: float) -> Any:
         """Return the next answer of another process."""
         try:
-            if not peer.pipe.poll(seconds):
+            if not peer.poll(seconds):
                 raise DivisionError(
                     f"the process of device {peer.rank} must answer within {seconds:g} s"
                 )
-            answer = ranks.receive(peer.pipe)
-        except (EOFError, OSError):
-            raise _ended(peer) from None
+            answer = ranks.receive(peer)
+        except (EOFError, OSError) as error:
+            raise peer.death(RANK_SECONDS) or error from None
         if isinstance(answer, RankFailed):
             raise _failure(peer, answer)
         return answer
@@ -193,58 +238,27 @@ class _OtherProcessError(Exception):
     """The traceback of another process, to stand above that of this one."""
 
 
-def _failure(peer: _Peer, answer: RankFailed) -> DivisionError:
+def _failure(peer: Peer, answer: RankFailed) -> DivisionError:
     failure = DivisionError(f"device {peer.rank}: {answer.message}", answer.traceback)
     failure.__cause__ = _OtherProcessError(f"on device {peer.rank}:\n{answer.traceback}")
     return failure
 
 
-def _ended(peer: _Peer) -> DivisionError:
-    code = peer.process.wait()
-    return DivisionError(f"the process of device {peer.rank} must live, it ended with code {code}")
-
-
-def _lives(peer: _Peer) -> bool:
-    """Whether a process runs; one that has just died closes its connections a little earlier."""
-    try:
-        peer.process.wait(RANK_END_SECONDS)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
-
-
-def _start(order: BeginRank) -> _Peer:
-    """Start a process, and tell it what to train."""
-    # A new program: a fork could not use CUDA, and Dask's workers may not start multiprocessing's.
-    here, there = Pipe()
-    program = _MAIN.format(path=sys.path, pipe=there.fileno())
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", program], pass_fds=[there.fileno()], stdin=subprocess.DEVNULL
-        )
-    finally:
-        there.close()
-    peer = _Peer(order.rank, process, here)
-    with contextlib.suppress(OSError):  # it is gone, which is heard of next
-        ranks.send(here, order)
-    return peer
-
-
-def _end(peers: list[_Peer], folder: Path) -> None:
+def _end(peers: list[Peer], meeting: FileMeeting | PortMeeting) -> None:
     """End the other processes, and this one's part in the group."""
     for peer in peers:
-        peer.process.kill()
-        peer.pipe.close()
+        peer.close()
     for peer in peers:
-        peer.process.wait()
+        peer.join()
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_initialized():
         distributed.destroy_process_group()
-    shutil.rmtree(folder, ignore_errors=True)
+    if isinstance(meeting, FileMeeting):
+        shutil.rmtree(Path(meeting.path).parent, ignore_errors=True)
 
 
-def _on_device(training: RankTraining, rank: int) -> RankTraining:
-    return replace(training, device=f"cuda:{rank}") if is_cuda(training.device) else training
+def _on_device(training: RankTraining, peer: Peer) -> RankTraining:
+    return replace(training, device=f"cuda:{peer.gpu}") if is_cuda(training.device) else training
 
 
 def _backend(device: str, trainer_class: type, devices: int) -> str:

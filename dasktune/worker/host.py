@@ -9,6 +9,7 @@ All its messages go through one function, `emit`, in lists.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -18,7 +19,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from dasktune.engine.timeouts import PROGRESS_FLUSH_SECONDS, UNPLANNED_SAVE_SECONDS
+from dasktune.engine.timeouts import (
+    LAST_WRITES_SECONDS,
+    PROGRESS_FLUSH_SECONDS,
+    UNPLANNED_SAVE_SECONDS,
+)
 from dasktune.errors import (
     CorruptCheckpointError,
     InternalError,
@@ -56,8 +61,11 @@ from dasktune.worker.messages import (
     StepMetrics,
     StoreFailed,
 )
+from dasktune.worker.peers import LenderLostError, Lenders
 from dasktune.worker.rank import RankTraining
 from dasktune.worker.sharing import begin_peak, free_unused, peak_bytes
+
+logger = logging.getLogger(__name__)
 
 Emit = Callable[[list[StageMessage]], None]
 
@@ -115,14 +123,29 @@ class Ancestry:
 class Lineage:
     """A trainer and the states that were saved from it since it was built or loaded."""
 
-    def __init__(self, run: AnyRun, key: str, parent: str | None, devices: int = 1) -> None:
+    def __init__(
+        self,
+        run: AnyRun,
+        key: str,
+        parent: str | None,
+        devices: int = 1,
+        lenders: tuple[str, ...] = (),
+    ) -> None:
         self.run = run
         self.devices = devices
+        self.lenders = lenders
         self.loaded_at = run.step
         self.key = key
         self.ancestry = Ancestry(parent=parent)
         self.is_warm = False
         """Whether it was kept from an earlier stage."""
+
+    def can_go_on(self, key: str, devices: int, lenders: tuple[str, ...]) -> bool:
+        """Return whether it holds the state of a key, on such devices of these lenders."""
+        if (self.key, self.devices, self.lenders) != (key, devices, lenders):
+            return False
+        is_whole = not isinstance(self.run, DividedRun) or self.run.is_whole
+        return is_whole and not self.ancestry.is_lost
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,6 +183,8 @@ class StageHost:
         Where states are; None opens the job's.
     pending_bytes
         Bytes of all snapshots that lie in memory; a larger one lies there alone.
+    workers
+        The other workers, which may train with this one; None if they cannot.
 
     Attributes
     ----------
@@ -175,8 +200,10 @@ class StageHost:
         *,
         store: CheckpointStore | None = None,
         pending_bytes: int = PENDING_BYTES,
+        workers: Lenders | None = None,
     ) -> None:
         self.job = job
+        self.workers = workers
         self.emit = emit
         self.step_began: float | None = None
         self._still = 0.0, 0.0
@@ -291,6 +318,8 @@ class StageHost:
             self._stage, self._running, self._is_abandoned = work, attempt, False
         self._thread = threading.get_ident()
         self._take_over_thread()
+        if self.workers is not None:
+            self.workers.reclaim()
         is_full = False
         try:
             return work.train()
@@ -372,15 +401,15 @@ class StageHost:
         key = spec.key
         devices = devices_at(sequences, spec.start)
         warm, self._warm = self._warm, None
-        is_same = warm is not None and (warm.key, warm.devices) == (key, devices)
-        if warm is not None and is_same and not warm.ancestry.is_lost:
+        if warm is not None and warm.can_go_on(key, devices, spec.lenders):
             return warm
         del warm  # the memory of a GPU may hold one trainer, but not two
         if spec.start == 0:
-            return Lineage(self.new_run(spec.seed, sequences, 0), key, None, devices)
+            run = self.new_run(spec.seed, sequences, 0, lenders=spec.lenders)
+            return Lineage(run, key, None, devices, spec.lenders)
         state, commit = self.load(key)
-        run = self.new_run(spec.seed, sequences, spec.start, state)
-        return Lineage(run, key, commit.digest, devices)
+        run = self.new_run(spec.seed, sequences, spec.start, state, spec.lenders)
+        return Lineage(run, key, commit.digest, devices, spec.lenders)
 
     def load(self, key: str) -> tuple[Any, Commit]:
         """Return a stored state, and its commit.
@@ -398,6 +427,7 @@ class StageHost:
         sequences: Mapping[str, Sequence],
         step: Step,
         state: Mapping[str, object] | None = None,
+        lenders: tuple[str, ...] = (),
     ) -> AnyRun:
         """Return a new trainer that holds the state after `step`; at step 0 there is none."""
         self.step_began = time.monotonic()
@@ -417,7 +447,7 @@ class StageHost:
                 last_values=last,
                 state=state,
             )
-            return DividedRun.begin(training, job.trainer_class, devices)
+            return DividedRun.begin(training, job.trainer_class, devices, lenders, self.workers)
         if state is None:
             return TrainerRun.start(
                 job.trainer_class, first, config=job.config, seed=seed, device=job.device
@@ -436,6 +466,8 @@ class StageHost:
     def keep_warm(self, lineage: Lineage) -> None:
         """Keep a trainer for the stage that goes on from its state."""
         lineage.is_warm = True
+        if isinstance(lineage.run, DividedRun):
+            lineage.run.rest()
         self._warm = None if self._is_abandoned else lineage
 
     def room_for(self, nbytes: int) -> Buffer:
@@ -697,6 +729,11 @@ class _StageRun:
     def failure(self, error: BaseException) -> StageEnded:
         """Return the receipt of a stage whose trainer raised."""
         attempt, words = self.spec.attempt, in_words(error)
+        if isinstance(error, LenderLostError):
+            logger.warning("attempt %s is lost: %s", attempt, words["message"])
+            # An attempt that has ended as lost is heard of no more: its states come first.
+            self.host.finish_writes(LAST_WRITES_SECONDS)
+            return self._end("lost")
         if isinstance(error, InternalError | StorageError):
             text = sendable(str(error))
             self._outbox.append(StoreFailed(attempt=attempt, message=text))

@@ -129,6 +129,9 @@ class StageSpec:
     is_alone
         Whether its trial is trained alone, always from step 0: its states replace those of earlier
         attempts that differ.
+    lenders
+        Addresses of the workers that train with this one, one device each; empty if this worker
+        has all devices.
     """
 
     attempt: str
@@ -139,6 +142,7 @@ class StageSpec:
     chain: tuple[str, str, int]
     seed: int
     is_alone: bool = False
+    lenders: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

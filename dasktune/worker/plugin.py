@@ -32,6 +32,7 @@ from dasktune.engine.timeouts import (
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.worker.hardware import describe_worker
 from dasktune.worker.job import AuditSpec, JobPlan, StageSpec, open_job, this_process
+from dasktune.worker.lending import WorkerLenders, lending
 from dasktune.worker.messages import (
     LeaveAnnounced,
     PredictionAnswer,
@@ -101,13 +102,15 @@ class StagePlugin(WorkerPlugin):
             self.problem = f"{type(error).__name__}: {error}"
             return
         self.numerics = job.numerics
-        self.host = StageHost(job, self._emit, self._give_up_from_thread)
+        self._workers = WorkerLenders(worker, self.plan.run, lambda: self.host.drop_warm())
+        self.host = StageHost(job, self._emit, self._give_up_from_thread, workers=self._workers)
         if self.plan.needs_process:
             give_own_generator()  # now that the store's client is loaded, too
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         worker.handlers[self.plan.run] = self._control
         worker.handlers[predicting(self.plan.run)] = self._predict
+        worker.handlers[lending(self.plan.run)] = self._workers.lend
         # Of daemon threads: a predictor that hangs must not keep the process from ending.
         self._thinking = ThreadPoolExecutor(1, thread_name_prefix="dasktune-predictions")
         if self.plan.driver != this_process():
@@ -181,7 +184,7 @@ class StagePlugin(WorkerPlugin):
     @property
     def is_busy(self) -> bool:
         """Whether something is trained, or not durable yet."""
-        return self.problem is None and self.host.is_busy
+        return self.problem is None and (self.host.is_busy or self._workers.is_busy)
 
     async def teardown(self, worker: Worker) -> None:
         """Save what runs: the worker is closing, or the study is done with it.
@@ -190,6 +193,7 @@ class StagePlugin(WorkerPlugin):
         """
         worker.handlers.pop(self.plan.run, None)
         worker.handlers.pop(predicting(self.plan.run), None)
+        worker.handlers.pop(lending(self.plan.run), None)
         if self.problem is None:
             self._thinking.shutdown(wait=False)
         if self._timer is not None:
@@ -202,7 +206,8 @@ class StagePlugin(WorkerPlugin):
             self._is_closed = True
             if not self.is_leaving:
                 self._announce_leave()
-            await asyncio.to_thread(self.host.close, _close_seconds())
+            closing = asyncio.to_thread(self.host.close, _close_seconds())
+            await asyncio.gather(closing, self._workers.close(_close_seconds()))
 
     def transition(self, key: object, start: str, finish: str, **_: object) -> None:
         """Stop a stage that Dask cancelled, also because its driver died."""

@@ -1,8 +1,8 @@
 """A process that trains with the worker's own: one of the ranks above 0 of a divided training.
 
 ``python -c "from dasktune.worker.rank import main; main(FD)"`` takes orders from the pipe FD until
-the worker closes it, or is gone. It makes each call of the trainer that the worker makes, so that
-the collective operations of all processes meet. It answers nothing but `Ready`, `Digest` and
+the worker closes it, or is gone. It makes each call of the trainer that the first process makes, so
+that the collective operations of all processes meet. It answers nothing but `Ready`, `Digest` and
 `RankFailed`.
 """
 
@@ -12,13 +12,15 @@ import os
 import pickle
 import queue
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 from dasktune.engine.timeouts import PARENT_LOOK_SECONDS
 from dasktune.trainer.code import TrainerCode, unpack
@@ -29,13 +31,28 @@ from dasktune.types import Step, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileMeeting:
+    """A file through which the processes of one host find each other."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortMeeting:
+    """An address at which the first process listens, so that those of all hosts find each other."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroup:
     """The processes that train together.
 
     Parameters
     ----------
     meeting
-        A file through which they find each other.
+        Where they find each other.
     size
         Number of processes.
     backend
@@ -44,7 +61,7 @@ class RankGroup:
         Longest wait of one for another.
     """
 
-    meeting: str
+    meeting: FileMeeting | PortMeeting
     size: int
     backend: str
     seconds: float
@@ -116,7 +133,7 @@ class RankFailed:
     message, traceback
         The exception.
     at
-        When (`time.monotonic`, which all processes of a host have in common).
+        When (epoch seconds: hosts have no other clock in common).
     """
 
     message: str
@@ -128,12 +145,22 @@ Order = BeginRank | Advance | Compare
 Answer = Ready | Digest | RankFailed
 
 
-def send(pipe: Connection, message: Order | Answer) -> None:
-    """Send a message between two processes of this host, which trust each other."""
-    pipe.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+class Wire(Protocol):
+    """A connection between two processes that trust each other."""
+
+    def send_bytes(self, message: bytes, /) -> None:
+        """Send a message."""
+
+    def recv_bytes(self) -> bytes:
+        """Return the next message; `EOFError` if the other process is gone."""
 
 
-def receive(pipe: Connection) -> Any:
+def send(wire: Wire, message: Order | Answer) -> None:
+    """Send a message."""
+    wire.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+
+
+def receive(wire: Wire) -> Any:
     """Return the next message.
 
     Raises
@@ -141,30 +168,76 @@ def receive(pipe: Connection) -> Any:
     EOFError
         If the other process is gone.
     """
-    return pickle.loads(pipe.recv_bytes())
+    return pickle.loads(wire.recv_bytes())
 
 
 # -------------------------------------------------------------------------------- process
 
 
-def meet(group: RankGroup, rank: int) -> None:
-    """Begin to talk with the other processes of a group; they all must do this together."""
-    from datetime import timedelta
+CHOSEN: dict[str, str] = {}
+"""The variables with the interface of a group that were set here, and not by the user."""
 
+
+def meet(group: RankGroup, rank: int, listener: socket.socket | None = None) -> None:
+    """Begin to talk with the other processes of a group; they all must do this together.
+
+    Parameters
+    ----------
+    group, rank
+        The group, and the number of this process.
+    listener
+        In the first process of a `PortMeeting`: the socket that listens there.
+    """
     from torch import distributed
 
-    # Of one host: nothing listens where others could reach it.
-    loopback = "lo0" if sys.platform == "darwin" else "lo"
-    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        os.environ.setdefault(name, loopback)
     limit = timedelta(seconds=group.seconds)
-    store = distributed.FileStore(  # type: ignore[attr-defined]
-        group.meeting, group.size
-    )
-    store.set_timeout(limit)
+    store: Any
+    match group.meeting:
+        case FileMeeting(path=path):
+            # Of one host: nothing listens where others could reach it.
+            _listen_on("lo0" if sys.platform == "darwin" else "lo")
+            store = distributed.FileStore(path, group.size)  # type: ignore[attr-defined]
+            store.set_timeout(limit)
+        case PortMeeting(host=host, port=port):
+            _listen_on(_interface_to(host, port))
+            store = distributed.TCPStore(  # type: ignore[attr-defined]
+                host,
+                port,
+                group.size,
+                listener is not None,
+                limit,
+                wait_for_workers=False,
+                # A socket of torch's own would listen on all interfaces.
+                master_listen_fd=None if listener is None else listener.detach(),
+                use_libuv=False,  # with it, older versions of torch take no socket
+            )
+        case _:
+            assert_never(group.meeting)
     distributed.init_process_group(
         group.backend, store=store, rank=rank, world_size=group.size, timeout=limit
     )
+
+
+def _listen_on(interface: str | None) -> None:
+    """Choose the interface of the next group, unless the user has chosen one."""
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        if os.environ.get(name) != CHOSEN.pop(name, None):
+            continue
+        os.environ.pop(name, None)
+        if interface is not None:
+            os.environ[name] = CHOSEN[name] = interface
+
+
+def _interface_to(host: str, port: int) -> str | None:
+    """Return the interface of this host by which it reaches an address; None if that is unknown."""
+    import psutil
+
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # this sends nothing
+        own = probe.getsockname()[0]
+    known = psutil.net_if_addrs().items()
+    return next((name for name, each in known if own in {entry.address for entry in each}), None)
 
 
 def begin(order: BeginRank, trainer_class: type) -> Any:
@@ -211,7 +284,7 @@ def main(descriptor: int) -> None:
     except BaseException as error:  # noqa: BLE001 - user code may raise anything
         from dasktune.worker.errors_in_words import in_words
 
-        send(pipe, RankFailed(**in_words(error), at=time.monotonic()))
+        send(pipe, RankFailed(**in_words(error), at=time.time()))
         # At once: the others wait for this process in a collective operation.
         os._exit(1)
 

@@ -193,7 +193,7 @@ def test_a_device_that_fails_fails_the_stage(tmp_path: Path, way: str, message: 
 def test_a_process_of_a_device_ends_with_its_worker(tmp_path: Path) -> None:
     with divided(Net, drop=0.0) as run:
         (rank,) = ranks()
-        run._peers[0].pipe.close()  # as the system does when a worker is killed
+        run._peers[0]._pipe.close()  # as the system does when a worker is killed
         psutil.wait_procs([rank], timeout=60)
         assert not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE
 
