@@ -91,9 +91,10 @@ def most_devices(scale: Scale, *, living: int, pool: Mapping[str, int]) -> int:
 
 
 def choose_devices(scale: Scale, *, most: int, speedups: Speedups) -> int:
-    """Return how many devices shall train a trial: doubled up to `most` as long as that pays.
+    """Return how many devices shall train a trial: the largest number up to `most` that pays.
 
-    One device must have been measured. A number that was not is tried; see `efficiency_of`.
+    One device must have been measured. A number that was not is tried if it may pay; see
+    `efficiency_of`. Measured curves have dips, so a number may pay although its half does not.
 
     Examples
     --------
@@ -105,14 +106,11 @@ def choose_devices(scale: Scale, *, most: int, speedups: Speedups) -> int:
     >>> choose_devices(scale, most=8, speedups={})
     1
     """
-    devices = 1
-    while (
-        1 in speedups
-        and 2 * devices <= most
-        and efficiency_of(2 * devices, speedups) >= scale.efficiency
-    ):
-        devices *= 2
-    return devices
+    if 1 not in speedups:
+        return 1
+    numbers = (1 << power for power in reversed(range(1, most.bit_length())))
+    paying = (each for each in numbers if efficiency_of(each, speedups) >= scale.efficiency)
+    return next(paying, 1)
 
 
 def efficiency_of(devices: int, speedups: Speedups) -> float:

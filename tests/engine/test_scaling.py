@@ -64,11 +64,14 @@ def test_most_devices_leaves_as_many_for_others(
         ({1: 1.0, 8: 1.6}, 1),  # 2 would keep 0.64
         ({1: 1.0, 2: 1.5}, 2),  # 4 would keep 0.5
         ({1: 1.0, 2: 1.49}, 1),
-        ({1: 1.0, 2: 1.9, 4: 2.9, 8: 8.0}, 2),  # 4 do not pay, so 8 are not reached
+        ({1: 1.0, 2: 1.9, 4: 2.9, 8: 8.0}, 8),  # a dip at 4
+        ({1: 1.0, 2: 1.4, 4: 3.0, 8: 5.0}, 4),
         ({1: 1.0, 2: 2.5}, 8),  # faster than twice: more memory, or a better cache
     ],
 )
-def test_choose_devices_doubles_while_it_pays(speedups: dict[int, float], chosen: int) -> None:
+def test_choose_devices_takes_the_largest_number_that_pays(
+    speedups: dict[int, float], chosen: int
+) -> None:
     assert choose_devices(Scale(max=8), most=8, speedups=speedups) == chosen
 
 
