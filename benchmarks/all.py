@@ -40,6 +40,7 @@ NAMES = (
     "suspend",
     "live_and_simulated",
     "packing",
+    "divided",
     "torture",
 )
 WITH_DATA = ("regret", "predictions", "time_to_target")
