@@ -7,6 +7,7 @@ DEMO := $(VENV)/installed-for-demo
 TOOLS := $(VENV)/installed-for-tests
 
 SEEDS ?= 5000
+START ?= 0
 RUNS ?= 8
 MUTANTS ?= 8
 PROCESSES ?= $(shell nproc 2>/dev/null || echo 2)
@@ -50,8 +51,8 @@ test: lint ## run lint and every test that Python alone can run
 test-services: $(TOOLS) ## run the tests on PostgreSQL, Ceph, SLURM and Chromium
 	@$(PYTEST) -m services
 
-torture: $(TOOLS) ## run SEEDS simulated studies in which everything goes wrong
-	@$(BIN)/python -m tests.torture --seeds $(SEEDS) --processes $(PROCESSES)
+torture: $(TOOLS) ## run SEEDS simulated studies from START in which everything goes wrong
+	@$(BIN)/python -m tests.torture --seeds $(SEEDS) --start $(START) --processes $(PROCESSES)
 
 chaos: $(TOOLS) ## run RUNS real studies whose processes are killed
 	@$(BIN)/python -m tests.chaos --runs $(RUNS)

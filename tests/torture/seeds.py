@@ -25,7 +25,7 @@ QUIET = (
 )
 """Parts that log injected faults."""
 
-CHUNK = 200
+CHUNK = 25
 """Seeds that a process is given at a time."""
 
 

@@ -19,7 +19,7 @@ SEEDS = 500
 """Within so many seeds a bug must be found."""
 
 SAMPLE = 300
-"""Seeds that run with the tests; `make torture` runs more."""
+"""Seeds that run with the tests; `.ci/run` runs those that follow, and `make torture` more."""
 
 
 def first_violation(parts: Parts, least_faults: int = 0) -> Finding | None:
