@@ -70,6 +70,8 @@ class DividedRun:
                     ranks.send(peer, order)
             for peer in self._peers:
                 self._hear(peer, RANK_START_SECONDS)
+            if death := next(self._deaths(0), None):  # it would be waited for
+                raise death
             ranks.meet(group, 0, listener)
             order = BeginRank(rank=0, group=group, training=training)
             self._run = ranks.begin(order, trainer_class)
@@ -195,6 +197,11 @@ class DividedRun:
             failure = self._first_failure()
             self.close()
             raise failure or error from (None if failure is None else failure.__cause__)
+        except DivisionError as error:
+            # What the others tell follows from the loss of a lender.
+            failure = self._lost_lender() or error
+            self.close()
+            raise failure from failure.__cause__
         except BaseException:
             self.close()
             raise
@@ -212,12 +219,22 @@ class DividedRun:
                     answer = ranks.receive(peer)
                     if isinstance(answer, RankFailed):
                         failures.append((answer.at, peer, answer))
-        deaths = [peer.death(RANK_END_SECONDS) for peer in self._peers]
-        lost = [death for death in deaths if isinstance(death, LenderLostError)]
-        if failures and not lost:
+        if lost := self._lost_lender():
+            return lost
+        if failures:
             _, peer, answer = min(failures, key=itemgetter(0))
             return _failure(peer, answer)
-        return next((death for death in (*lost, *deaths) if death is not None), None)
+        return next(self._deaths(0), None)
+
+    def _lost_lender(self) -> DivisionError | None:
+        deaths = self._deaths(RANK_END_SECONDS)
+        return next((death for death in deaths if isinstance(death, LenderLostError)), None)
+
+    def _deaths(self, seconds: float) -> Iterator[DivisionError]:
+        """Yield why processes have ended that end within so many seconds."""
+        for peer in self._peers:
+            if death := peer.death(seconds):
+                yield death
 
     def _hear(self, peer: Peer, seconds: float) -> Any:
         """Return the next answer of another process."""

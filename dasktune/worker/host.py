@@ -354,6 +354,11 @@ class StageHost:
         """Drop the trainer that is kept for the next stage, which then loads a stored state."""
         self._warm = None
 
+    def make_room(self) -> None:
+        """Leave the memory of the device to a process that trains with another worker."""
+        self.drop_warm()
+        free_unused(self.job.device)
+
     def give_up(self, seconds: float, *, stood_still: float = 0.0) -> None:
         """Report a step that has taken too long; this process trains no more then.
 

@@ -102,7 +102,7 @@ class StagePlugin(WorkerPlugin):
             self.problem = f"{type(error).__name__}: {error}"
             return
         self.numerics = job.numerics
-        self._workers = WorkerLenders(worker, self.plan.run, lambda: self.host.drop_warm())
+        self._workers = WorkerLenders(worker, self.plan.run, lambda: self.host.make_room())
         self.host = StageHost(job, self._emit, self._give_up_from_thread, workers=self._workers)
         if self.plan.needs_process:
             give_own_generator()  # now that the store's client is loaded, too

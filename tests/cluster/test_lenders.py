@@ -15,6 +15,7 @@ from uuid import uuid4
 import psutil
 import pytest
 from distributed import Client, Future, LocalCluster, Worker
+from distributed.security import Security
 
 from dasktune.needs import Needs
 from dasktune.sequences import Constant, Piecewise, Sequence
@@ -85,7 +86,7 @@ class Gang:
 
 
 @contextmanager
-def gang_of(trainer: type, folder: Path, workers: int) -> Iterator[Gang]:
+def gang_of(trainer: type, folder: Path, workers: int, **options: Any) -> Iterator[Gang]:
     plan = JobPlan(
         run=RUN,
         code=pack(trainer),
@@ -104,6 +105,7 @@ def gang_of(trainer: type, folder: Path, workers: int) -> Iterator[Gang]:
             memory_limit=0,
             dashboard_address="127.0.0.1:0",
             env={CLOSE_SECONDS: str(PATIENCE)},
+            **options,
         ) as cluster,
         Client(cluster) as client,
     ):
@@ -163,7 +165,7 @@ def test_a_lender_that_dies_loses_the_attempt(tmp_path: Path) -> None:
     with gang_of(Held, tmp_path / "states", 3) as gang, gate:
         one, two = gang.lenders
         pids = gang.client.run(os.getpid)
-        receipt = gang.begin(replace(lent(0, 3, one, gate=str(gate.path)), saves=(1,)))
+        receipt = gang.begin(replace(lent(0, 3, one, two, gate=str(gate.path)), saves=(1,)))
         assert gang.next(StateSaved).step == 1
         (process,) = psutil.Process(pids[one]).children(recursive=True)
         os.kill(pids[one], signal.SIGKILL)
@@ -173,7 +175,9 @@ def test_a_lender_that_dies_loses_the_attempt(tmp_path: Path) -> None:
         ended = receipt_from_wire(receipt.result(timeout=PATIENCE))
         assert (ended.status, ended.step) == ("lost", 1)
         assert gang.next(StageEnded) == ended
-        again = lent(1, 3, two, gate=str(gate.path))
+        # The process of the other lender has raised: that is not what is told.
+        devices = Piecewise([3, 2], boundaries=[1])
+        again = lent(1, 3, two, devices=devices, gate=str(gate.path))
         assert gang.run(again).status == "trained"
 
 
@@ -191,8 +195,10 @@ def test_a_lender_leaves_when_the_stage_has_ended(tmp_path: Path) -> None:
 
 
 def test_a_lender_tells_the_error_of_its_process(tmp_path: Path) -> None:
-    with gang_of(Failing, tmp_path / "states", 2) as gang:
+    options = {"protocol": "tls://", "security": Security.temporary(), "host": "127.0.0.1"}
+    with gang_of(Failing, tmp_path / "states", 2, **options) as gang:
         (one,) = gang.lenders
+        assert one.startswith("tls://")
         for way, message in (
             ("raises", "device 1: ValueError: no luck here"),
             ("dies", "the process of device 1 must live, it ended with code -9"),
