@@ -50,6 +50,11 @@ class Attempt:
     lenders: tuple[str, ...] = ()
 
     @property
+    def workers(self) -> tuple[str, ...]:
+        """Its own worker, and its lenders."""
+        return self.worker, *self.lenders
+
+    @property
     def has_begun(self) -> bool:
         """Whether its worker was seen to train it."""
         return self.begun or self.position > self.start

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
+from functools import partial
 from typing import assert_never
 
 from dasktune.graph.attempts import Attempt, DispatchOptions, Slot
@@ -45,6 +46,7 @@ from dasktune.graph.events import (
     WorkersJoined,
 )
 from dasktune.graph.frontier import Failure, Frontier
+from dasktune.graph.gangs import workers_of
 from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.matching import Matching, Unplaced
 from dasktune.graph.packing import FactorChange
@@ -97,7 +99,11 @@ class Dispatcher:
             seeded_key=seeded_key,
         )
         self.speeds = speeds or Speeds()
-        self.frontier = Frontier(self.speeds.seconds_per_step, self.speeds.profile)
+        self.frontier = Frontier(
+            self.speeds.seconds_per_step,
+            self.speeds.profile,
+            partial(workers_of, study=self.options.needs),
+        )
         self.attempts: dict[str, Attempt] = {}
         self._placing = Placing(
             *(self.frontier, self.speeds, self.options, self.attempts), self._bind, may_place
@@ -173,6 +179,7 @@ class Dispatcher:
         if failure is not None:
             self._fail_trial(trial, failure)
             return self._take()
+        self._placing.gangs.meet(nodes[-1])
         self._tell_class(nodes[-1], [trial])
         self._wanted[trial] = deque(nodes)
         for node in nodes:
@@ -399,8 +406,17 @@ class Dispatcher:
     @property
     def busy_claims(self) -> Iterator[str]:
         """Yield the workers of `claimable` that have a stage, or whose device has one."""
-        busy = (slot.worker for slot in self.slots.values() if slot.queue)
+        busy = filter(self.is_busy, self.slots)
         yield from dict.fromkeys(map(self._placing.packing.stand_in, busy))
+
+    def is_busy(self, worker: str) -> bool:
+        """Whether a worker has a stage, or is lent to one."""
+        return self._placing.is_busy(worker)
+
+    @property
+    def gathering(self) -> Ordered[Node]:
+        """The ready stages for which idle workers are kept until enough are idle."""
+        return self._placing.gangs.waiting
 
     @property
     def factor_changes(self) -> Ordered[FactorChange]:
@@ -409,10 +425,11 @@ class Dispatcher:
 
     @property
     def beside(self) -> Iterator[str]:
-        """Yield the idle workers whose device another worker uses, or stands for."""
-        packing = self._placing.packing
-        for worker, slot in self.slots.items() if packing.is_open else ():
-            if not slot.queue and (packing.is_extra(worker) or packing.company(worker)):
+        """Yield the workers without a stage whose device a stage uses, or another stands for."""
+        packing, lenders = self._placing.packing, self._placing.gangs.lenders
+        for worker, slot in self.slots.items() if packing.is_open or lenders else ():
+            is_beside = packing.is_extra(worker) or packing.company(worker)
+            if not slot.queue and (is_beside or worker in lenders):
                 yield worker
 
     @property
@@ -463,13 +480,14 @@ class Dispatcher:
     def _worker_leaving(self, worker: str) -> None:
         self._placing.retire(worker)
         for attempt in list(self.attempts.values()):
-            if attempt.worker == worker and not attempt.ended:
+            if worker in attempt.workers and not attempt.ended:
                 self._halt(attempt)
 
     def _lent(self, event: Lent) -> None:
         self._placing.lend(event.workers)
         for attempt in list(self.attempts.values()):
-            if self._placing.is_withheld(attempt.worker) and not attempt.ended:
+            is_withheld = any(map(self._placing.is_withheld, attempt.workers))
+            if is_withheld and not attempt.ended:
                 self._halt(attempt)
 
     def _halt(self, attempt: Attempt) -> None:
@@ -493,10 +511,24 @@ class Dispatcher:
         for attempt in reversed(lost):
             self._close(attempt)
             self._release(attempt)
+        blamed += self._without_lender(event.worker)
         for attempt in [] if is_blameless else blamed:
-            self._blame(attempt)
+            self._blame(attempt, event.worker)
 
-    def _blame(self, attempt: Attempt) -> None:
+    def _without_lender(self, worker: str) -> list[Attempt]:
+        """Stop the attempts to which a lost worker was lent; return those that had begun.
+
+        Their own worker has them until it says how they ended. If it has said so before, they are
+        blamed already.
+        """
+        attempts = self.attempts.values()
+        lacking = [each for each in attempts if worker in each.lenders and not each.ended]
+        blamed = [each for each in lacking if each.has_begun and not each.stopping]
+        for attempt in lacking:
+            self._halt(attempt)
+        return blamed
+
+    def _blame(self, attempt: Attempt, worker: str) -> None:
         """Count that a worker was lost while it trained the step after the last one heard of.
 
         Workers that come and go lose it at one step and another. What kills its worker does
@@ -508,9 +540,10 @@ class Dispatcher:
         work.losses = 1 if got_further else work.losses + 1
         work.lost_at = max(attempt.position, work.lost_at)
         if work.losses > self.options.losses_allowed:
+            which = "one of its workers" if attempt.lenders else "its worker"
             message = (
-                f"its worker was lost {work.losses} times in a row in or soon after step "
-                f"{work.lost_at}, last {attempt.worker}; it may need more memory than there is"
+                f"{which} was lost {work.losses} times in a row in or soon after step "
+                f"{work.lost_at}, last {worker}; it may need more memory than there is"
             )
             self._fail_node(node, Failure(step=attempt.position, message=message))
 
@@ -618,7 +651,8 @@ class Dispatcher:
             slot.queue[0].started = now
         steps = event.step - attempt.start
         if event.status == "trained" or (event.status == "stopped" and steps > 0):
-            self._placing.ended_well(attempt.worker)
+            for worker in attempt.workers:
+                self._placing.ended_well(worker)
         self._learn_pace(attempt, steps, event.seconds)
         self.speeds.is_settled |= steps > 0 and event.seconds > 0
         self._placing.loads.observe(attempt.kind, event.load_seconds)
@@ -632,6 +666,10 @@ class Dispatcher:
             or is_saved
         ):
             self._release(attempt)
+        is_blamed = attempt.has_begun and not attempt.stopping
+        if event.status == "lost" and attempt.lenders and is_blamed:
+            # A lender is gone, which the driver may not have heard of yet.
+            self._blame(attempt, attempt.worker)
 
     def _forget_state(self, below: Node, step: Step) -> None:
         """Forget the state at a step on the way to a node, because it is gone."""
@@ -654,6 +692,7 @@ class Dispatcher:
             return
         self._close(attempt)
         attempt.taken, attempt.worker, attempt.stopping = True, "", False
+        attempt.lenders = ()
         self._shorten(attempt)  # its trials may have withdrawn their requests since the launch
 
     def _found(self, event: Found) -> None:
@@ -692,9 +731,14 @@ class Dispatcher:
         node, worker = attempt.node_at(min(event.step + 1, attempt.leaf.stop)), attempt.worker
         if node.is_alone:
             node = attempt.leaf  # it is trained anew as a whole
-        self.frontier.raised(node, event.step, worker, self._placing.trust.host_of(worker))
-        for place in self._placing.raised(worker, (node, event.step), event.message, now):
-            self.frontier.excuse(place, worker)
+        trust = self._placing.trust
+        self.frontier.raised(node, event.step, worker, trust.host_of(worker))
+        for lender in attempt.lenders:
+            # It may be the reason, too, though the stage was tried once.
+            self.frontier.work(node).raised_on[lender] = trust.host_of(lender)
+        for member in (worker, *attempt.lenders):
+            for place in self._placing.raised(member, (node, event.step), event.message, now):
+                self.frontier.excuse(place, member)
         self._release(attempt)
         if self._is_hopeless(node, event.step):
             failure = Failure(step=event.step, message=event.message, traceback=event.traceback)
@@ -761,7 +805,8 @@ class Dispatcher:
         if step <= low:
             return
         attempt.position = step
-        self._placing.trust.trained(attempt.worker)
+        for worker in attempt.workers:
+            self._placing.trust.trained(worker)
         for node in attempt.leaf.up():
             if node.stop <= low:
                 return

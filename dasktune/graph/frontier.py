@@ -4,8 +4,8 @@ For each node of the plan that matters now, the frontier knows whether its stage
 trained, from which step, and how long the longest path through it is. A change walks up
 from the changed node and ends where nothing changes any more. Stages that can start now
 lie in heaps, one for each group: the tuner's priority first, then the longest path
-[Hippo 4.3]. A group are those with equal needs for which the classes of workers are equally fast,
-and whose models rank alike.
+[Hippo 4.3]. A group are those with equal needs that take equally many workers, for which the
+classes of workers are equally fast, and whose models rank alike.
 
 The *active* nodes are exactly those in `dasktune.graph.tree.build_stage_tree`.
 """
@@ -30,8 +30,9 @@ StepCost = Callable[[Node], float]
 Profile = tuple[int, ...]
 """How fast the classes of workers are for a node, relative to each other; empty on one class."""
 
-Group = tuple[Profile, Wanted, int]
-"""The profile, the needs and the rank level of a stage: what decides for which workers it is."""
+Group = tuple[Profile, Wanted, int, int]
+"""What decides for which workers a stage is: its profile, its needs, its rank level, and how many
+workers it takes."""
 
 RANK_LEVELS = 4
 """Ranks of models are sorted into as many levels: each is a group of its own."""
@@ -138,22 +139,30 @@ class Frontier:
         Estimated seconds per step of a node; may change as speeds are learned.
     profile_of
         Gives the profile of a node; may change with the speeds.
+    workers_of
+        Gives the number of workers that a node's stage takes.
 
     Attributes
     ----------
     active_count
         Number of active nodes.
     backlog
-        Seconds of the ready stages on an average slot, by group.
+        Seconds that the ready stages take up average slots, by group.
     continued
         Attempts whose stage got a child since the list was last emptied.
+    workers_of
+        As given.
     """
 
     def __init__(
-        self, step_cost: StepCost, profile_of: Callable[[Node], Profile] = lambda node: ()
+        self,
+        step_cost: StepCost,
+        profile_of: Callable[[Node], Profile] = lambda node: (),
+        workers_of: Callable[[Node], int] = lambda node: 1,
     ) -> None:
         self._step_cost = step_cost
         self._profile_of = profile_of
+        self.workers_of = workers_of
         self._work: dict[Node, Work] = {}
         self._ready: dict[Group, list[Entry]] = {}
         self._deepest_first = False
@@ -414,7 +423,7 @@ class Frontier:
             if work is None or not work.active or not is_ready(above):
                 continue
             group = self._group_of(above)
-            known = ((), NO_NEEDS, NO_LEVEL) if work.backlog is None else work.backlog[0]
+            known = ((), NO_NEEDS, NO_LEVEL, 1) if work.backlog is None else work.backlog[0]
             if group != known:
                 self._make_ready(above, work)
 
@@ -460,17 +469,17 @@ class Frontier:
                 yield node
 
     def ready_by_needs(self, most: int) -> Counter[Wanted]:
-        """Return how many stages could start now by their needs, each counted up to `most`."""
+        """Return how many workers stages could take now by their needs, counted up to `most`."""
         seen: set[int] = set()
         counts: Counter[Wanted] = Counter()
-        for (_, wanted, _), heap in self._ready.items():
+        for (_, wanted, _, workers), heap in self._ready.items():
             for *_, version, node in heap:
                 if counts[wanted] >= most:
                     break
                 is_current = self._work[node].version == version and node.needs == wanted
                 if is_current and node.number not in seen and is_ready(node):
                     seen.add(node.number)
-                    counts[wanted] += 1
+                    counts[wanted] += workers
         return counts
 
     def following(self, node: Node) -> Counter[Wanted]:
@@ -517,13 +526,15 @@ class Frontier:
         if group[0]:
             if work.backlog is not None:
                 self._leave_backlog(work)
-            work.backlog = group, work.seconds
-            self.backlog[group] = self.backlog.get(group, 0.0) + work.seconds
+            seconds = work.seconds * group[3]
+            work.backlog = group, seconds
+            self.backlog[group] = self.backlog.get(group, 0.0) + seconds
         return group
 
     def _group_of(self, node: Node) -> Group:
         profile = self._profile_of(node)
-        return profile, node.needs, rank_level(node) if profile else NO_LEVEL
+        level = rank_level(node) if profile else NO_LEVEL
+        return profile, node.needs, level, self.workers_of(node)
 
     def _leave_backlog(self, work: Work) -> None:
         """Take the stage of a node out of the backlog."""

@@ -41,12 +41,15 @@ class Terms:
         With loading its state, if it must be loaded; infinite where no worker has what it needs.
     doubts
         See `Speeds.doubt`; in the order of the seconds.
+    workers
+        How many workers it takes.
     before
         The least seconds of all other stages that wait; None until they are asked for.
     """
 
     seconds: dict[str, float]
     doubts: tuple[float, ...]
+    workers: int = 1
     before: float | None = None
 
 
@@ -60,7 +63,8 @@ class Market:
     speeds
         How long they take on each class.
     kinds_for
-        Gives the classes with a worker that has what a stage needs; None for all.
+        Gives the classes with as many workers as a stage takes that have what it needs; None for
+        all.
     loads
         How long a worker needs to load a state that it does not hold.
     """
@@ -69,7 +73,7 @@ class Market:
         self,
         frontier: Frontier,
         speeds: Speeds,
-        kinds_for: Callable[[Wanted], frozenset[str] | None],
+        kinds_for: Callable[[Wanted, int], frozenset[str] | None],
         *,
         loads: Loads,
     ) -> None:
@@ -117,8 +121,8 @@ class Market:
     def _backlog(self) -> dict[Profile, float]:
         """Return the seconds of the ready stages by profile, with the classes that they need."""
         backlog: dict[Profile, float] = defaultdict(float)
-        for (profile, needs, _), seconds in self._frontier.backlog.items():
-            kinds = self._kinds_for(needs)
+        for (profile, needs, _, workers), seconds in self._frontier.backlog.items():
+            kinds = self._kinds_for(needs, workers)
             if kinds is not None and not kinds:
                 continue  # it waits for workers that may come
             if kinds is not None:
@@ -147,12 +151,13 @@ class Market:
         alike = estimates, node.stop - start, start > 0, held_by, node.needs
         terms = self._terms.get(alike)
         if terms is None:
-            kinds, seconds = self._kinds_for(node.needs), {}
+            workers = self._frontier.workers_of(node)
+            kinds, seconds = self._kinds_for(node.needs, workers), {}
             for kind, each in zip(self._speeds.slots, estimates.seconds, strict=True):
                 load = self._loads.seconds(kind) if start and kind != held_by else 0.0
                 is_able = kinds is None or kind in kinds
                 seconds[kind] = (node.stop - start) * each + load if is_able else math.inf
-            terms = self._terms[alike] = Terms(seconds, estimates.doubts)
+            terms = self._terms[alike] = Terms(seconds, estimates.doubts, workers)
         return terms
 
     def levels(self, terms: Terms) -> dict[str, int]:
@@ -231,7 +236,7 @@ class Market:
         if here <= min(terms.seconds.values()):
             return False
         if terms.before is None:
-            terms.before = self._before(terms.seconds)
+            terms.before = self._before(terms)
         before = terms.before
         for each, taken in terms.seconds.items():
             then = before + taken
@@ -243,7 +248,7 @@ class Market:
         """Return when the next stage has waited for long enough, if one waits."""
         return min((until for until in self._patience.values() if until > now), default=None)
 
-    def _before(self, seconds: dict[str, float]) -> float:
+    def _before(self, terms: Terms) -> float:
         """Return the least seconds of all that waits, but for one stage."""
         if not self._is_current:
             self._renew()
@@ -252,7 +257,7 @@ class Market:
             self._makespan = makespan(
                 self._backlog(), tuple(slots.values()), tuple(prices.values())
             )
-        cost = min(map(mul, self._worths, seconds.values()), default=0.0)
+        cost = terms.workers * min(map(mul, self._worths, terms.seconds.values()), default=0.0)
         return max(0.0, self._makespan - cost / self._worth_of_all)
 
 

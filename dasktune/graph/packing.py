@@ -349,6 +349,8 @@ class Packing:
         others = device.beside(worker)
         if not others:
             return True
+        if any(other in others and on.lenders for other, on in device.running.items()):
+            return False  # its devices train in step: all would wait for this one
         together = len(others) + 1
         is_late = device.passed >= MOST_PASSED
         if is_late or node in self._alone or not self._allows(node, kind, device, together):
@@ -443,12 +445,23 @@ class Packing:
         if together > factor.kept:
             self._trying[pair] = device
 
+    def occupy(self, lender: str, attempt: Attempt) -> None:
+        """Note that a worker lends its device, which nobody else uses, to an attempt."""
+        device = self._device_of.get(lender)
+        if device is not None:
+            device.advance(self.now)
+            device.running[lender], device.most[lender] = attempt, 1
+
+    def vacate(self, lender: str) -> None:
+        """Note that a worker has its device back."""
+        device = self._device_of.get(lender)
+        if device is not None and lender in device.running:
+            device.advance(self.now)
+            del device.running[lender], device.most[lender]
+
     def leave(self, attempt: Attempt) -> None:
         """Note that a worker has nothing more to do after an attempt."""
-        device = self._device_of.get(attempt.worker)
-        if device is not None and attempt.worker in device.running:
-            device.advance(self.now)
-            del device.running[attempt.worker], device.most[attempt.worker]
+        self.vacate(attempt.worker)
         self._marks.pop(attempt.id, None)
 
     def ended(self, attempt: Attempt, step: Step, peak_bytes: int) -> None:

@@ -13,18 +13,28 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
+from typing import NamedTuple
 
 from dasktune.graph.attempts import QUEUE_LENGTH, Attempt, DispatchOptions, Slot
 from dasktune.graph.events import RunStage, WorkerJoined
 from dasktune.graph.frontier import Frontier, Group, start_of
+from dasktune.graph.gangs import Gangs
 from dasktune.graph.loads import Loads
-from dasktune.graph.market import Market
+from dasktune.graph.market import Market, Terms
 from dasktune.graph.matching import Matching, Wanted
 from dasktune.graph.packing import Packing
 from dasktune.graph.plan import Node, Place
 from dasktune.graph.speeds import Speeds
 from dasktune.graph.trust import Trust
 from dasktune.needs import NumericClass
+
+
+class Choice(NamedTuple):
+    """A stage that shall begin, the slot that it gets, and the workers that are lent to it."""
+
+    node: Node
+    slot: Slot
+    lenders: tuple[str, ...] = ()
 
 
 class Placing:
@@ -62,6 +72,12 @@ class Placing:
         self.trust = Trust(frontier.got_past)
         self.matching = Matching(options.needs)
         self.packing = Packing(speeds.model_of)
+        self.gangs = Gangs(
+            *(options.needs, self.slots, self._usable),
+            matching=self.matching,
+            packing=self.packing,
+            host_of=self.trust.host_of,
+        )
         self._frontier = frontier
         self._speeds = speeds
         self._options = options
@@ -85,13 +101,16 @@ class Placing:
 
     @property
     def idle_workers(self) -> int:
-        """Number of idle workers that may begin a stage beside those that run."""
+        """Number of idle workers that may begin a stage beside those that run or wait for more."""
+        idle: Collection[str] = self._idle
+        if self.gangs.kept:
+            idle = [worker for worker in idle if worker not in self.gangs.kept]
         if not self.packing.is_open:
-            return len(self._idle)
-        most = len(self._idle)
+            return len(idle)
+        most = len(idle)
         counts = self._frontier.ready_by_needs(most)
-        ready = sum(n for wanted, n in counts.items() if self._may_meet(wanted, self._idle))
-        return self.packing.idle_workers(self._idle, min(ready, most))
+        ready = sum(n for wanted, n in counts.items() if self._may_meet(wanted, idle))
+        return self.packing.idle_workers(idle, min(ready, most))
 
     def fill(self, now: float) -> list[RunStage]:
         """Give idle workers the best stages, and running ones what comes next."""
@@ -101,16 +120,19 @@ class Placing:
         self._filled = self.packing.now = now
         self._free.clear()
         self._looked_at.clear()
+        self.gangs.renew()
         self._market.changed()
         while workers := self._with_room(self._idle):
             choice = self._choice(workers, now)
             if choice is None:
                 break
-            if self._is_bound(*choice):
+            if self._is_bound(choice.node, choice.slot):
                 self._launch(*choice, None, now)
+        kept = self.gangs.kept & self._idle.keys()
         self._continue_paths(now)
         if self._looks_ahead:
             self._look_ahead(now)
+        self.gangs.kept = kept
         launched, self._out = self._out, []
         return launched
 
@@ -155,6 +177,7 @@ class Placing:
         list
             The places after which the worker raised, if it is put aside: that proves nothing.
         """
+        self.gangs.renew()
         self.trust.raised(worker, place, message)
         if self.trust.is_aside(worker):
             return [place]
@@ -175,7 +198,7 @@ class Placing:
         """Whether there is a worker on which a stage has not raised yet."""
         raised_on = self._frontier.work(node).raised_on
         return any(
-            worker not in raised_on and self.matching.may_run(worker, node.needs)
+            worker not in raised_on and self._fits(node, self.slots[worker])
             for worker in filter(self._may_have_stages, self.slots)
         )
 
@@ -222,11 +245,12 @@ class Placing:
         self.trust.lose(worker)
         self.matching.lose(worker)
         self.packing.lose(worker)
+        self.gangs.lose(worker)
         self.slots.pop(worker, None)
         self._count_slots()
 
     def leave(self, attempt: Attempt) -> None:
-        """Remove an attempt from its slot."""
+        """Remove an attempt from its slot, and give its lenders back."""
         slot = self.slots.get(attempt.worker)
         if slot is not None and attempt in slot.queue:
             slot.queue.remove(attempt)
@@ -237,6 +261,8 @@ class Placing:
             else:
                 self.packing.leave(attempt)
             self._note_idle(slot.worker)
+        for lender in self.gangs.leave(attempt):
+            self._note_idle(lender)
 
     def clear(self) -> None:
         """Forget all workers."""
@@ -248,6 +274,7 @@ class Placing:
         self.trust.clear()
         self.matching.clear()
         self.packing.clear()
+        self.gangs.clear()
         self._count_slots()
 
     def devices_for(self, wanted: Wanted) -> Counter[str]:
@@ -278,8 +305,12 @@ class Placing:
     def _note_idle(self, worker: str) -> None:
         """Give a worker stages again if it has none and may have some."""
         is_wanted = self._may_have_stages(worker) and not self.trust.is_aside(worker)
-        if worker in self.slots and not self.slots[worker].queue and is_wanted:
+        if worker in self.slots and not self.is_busy(worker) and is_wanted:
             self._idle.setdefault(worker)
+
+    def is_busy(self, worker: str) -> bool:
+        """Whether a worker has a stage, or is lent to one."""
+        return bool(self.slots[worker].queue) or worker in self.gangs.lenders
 
     def _may_have_stages(self, worker: str) -> bool:
         """Whether a worker stays, and is this study's."""
@@ -302,11 +333,12 @@ class Placing:
         """
         for aside in list(self.trust.aside):
             slot = self.slots[aside.worker]
-            if slot.queue or not self._may_have_stages(slot.worker):
+            if self.is_busy(slot.worker) or not self._may_have_stages(slot.worker):
                 continue
             node = self._frontier.best_raised(partial(self._may_run, slot=slot))
-            if node is not None and self._is_bound(node, slot):
-                self._launch(node, slot, None, now)
+            choice = None if node is None else self._gathered(node, [slot], self._idle)
+            if choice is not None and self._is_bound(choice.node, slot):
+                self._launch(*choice, None, now)
 
     def _usable(self) -> Iterator[Slot]:
         """Yield the slots that are given stages."""
@@ -314,15 +346,38 @@ class Placing:
             if self._may_have_stages(worker) and not self.trust.is_aside(worker):
                 yield slot
 
-    def _choice(self, workers: Collection[str], now: float) -> tuple[Node, Slot] | None:
-        """Return the stage that should start next on one of some workers, and the slot."""
-        if not self._may_place():
-            return None
-        if self._market.is_open:
-            return self._choice_by_class(workers, now)
+    def _choice(self, workers: Collection[str], now: float) -> Choice | None:
+        """Return the stage that should start next on some workers, if one may.
+
+        Where it takes more workers than are idle, those are kept for it, and others get the rest.
+        """
+        self.gangs.release()
+        while self._may_place():
+            best = self._best_by_class if self._market.is_open else self._best
+            chosen = best(workers, now)
+            if chosen is None:
+                return None
+            node, slots = chosen
+            choice = self._gathered(node, slots, workers)
+            if choice is not None:
+                return choice
+            self.gangs.keep(node, workers, slots[0].kind)
+            workers = [worker for worker in workers if worker not in self.gangs.kept]
+        return None
+
+    def _gathered(self, node: Node, slots: list[Slot], workers: Collection[str]) -> Choice | None:
+        """Return a stage with one of some slots and what it takes else; None if it must wait."""
+        if self.gangs.is_open and self.gangs.workers_of(node) > 1:
+            raised_on = self._frontier.work(node).raised_on
+            gang = self.gangs.gather(node, workers, slots, raised_on)
+            return None if gang is None else Choice(node, *gang)
+        return Choice(node, next((slot for slot in slots if slot.last is node.parent), slots[0]))
+
+    def _best(self, workers: Collection[str], now: float) -> tuple[Node, list[Slot]] | None:
+        """Return the stage that should go first on some workers of one class, and the slots."""
         may_start = partial(self._may_start, workers=workers)
         node = self._frontier.best_ready(may_start, partial(self._may_meet, workers=workers))
-        return None if node is None else (node, self._slot_for(node, workers))
+        return None if node is None else (node, self._slots_for(node, workers))
 
     def _with_room(self, workers: Collection[str]) -> Collection[str]:
         """Return the workers whose devices have room for one stage more."""
@@ -344,8 +399,10 @@ class Placing:
         """Whether one of some workers meets needs."""
         return not wanted or any(self.matching.may_run(worker, wanted) for worker in workers)
 
-    def _choice_by_class(self, workers: Collection[str], now: float) -> tuple[Node, Slot] | None:
-        """Return the best pair of a ready stage and a slot.
+    def _best_by_class(
+        self, workers: Collection[str], now: float
+    ) -> tuple[Node, list[Slot]] | None:
+        """Return the best pair of a ready stage and a class, by the slots that it may have there.
 
         That is the tuner's priority first, then a class that is as good as any for the stage,
         then the class that fits the rank of its model, then the longest path, then the fastest of
@@ -365,11 +422,14 @@ class Placing:
             may_take = partial(self._may_take, workers=same, kind=kind, holders=holders, now=now)
             node = self._frontier.best_of(group, may_take)
             if node is not None:
-                return node, self._slot_for(node, same)
+                return node, self._slots_for(node, same)
         return None
 
-    def _kinds_for(self, needs: Wanted) -> frozenset[str] | None:
-        """Return the own classes with a worker that has what a stage needs; None for all."""
+    def _kinds_for(self, needs: Wanted, count: int = 1) -> frozenset[str] | None:
+        """Return the own classes with so many workers that fit a stage; None for all."""
+        if count > 1:
+            counts = self.gangs.counts(needs)
+            return frozenset(kind for kind in counts if counts[kind] >= count)
         if not needs:
             return None
         able = (worker for worker in self.matching.able(needs) if not self.is_withheld(worker))
@@ -420,35 +480,59 @@ class Placing:
         if self._frontier.work(node).raised_on:
             return True
         terms = self._market.terms(node, holders.get(node.parent))
-        return not self._market.waits(node, terms, kind, now, partial(self._free_in, now=now))
+        free_in = partial(self._free_in, now=now, count=terms.workers)
+        if self._market.waits(node, terms, kind, now, free_in):
+            return False
+        return terms.workers == 1 or not self._may_begin_elsewhere(node, workers, terms, now)
 
-    def _free_in(self, kind: str, now: float) -> float:
-        """Return the seconds until a worker of a class has ended what it was given."""
-        seconds = self._free.get(kind)
-        if seconds is None:
-            seconds = self._free[kind] = min(
-                (
-                    sum(self._remaining_seconds(attempt, now) for attempt in slot.queue)
-                    for slot in self._usable()
-                    if slot.kind == kind and (slot.queue or self.packing.has_room(slot.worker))
-                ),
-                default=math.inf,
-            )
-        return seconds
+    def _may_begin_elsewhere(
+        self, node: Node, workers: Collection[str], terms: Terms, now: float
+    ) -> bool:
+        """Whether a stage would wait for more workers of a class, but need not on another one."""
+        if self._gathered(node, self._slots_for(node, workers), workers) is not None:
+            return False
+        free_in = partial(self._free_in, now=now, count=terms.workers)
+        for kind in terms.seconds:
+            idle = [worker for worker in self._idle if self.slots[worker].kind == kind]
+            same = [worker for worker in idle if worker not in self.gangs.kept]
+            if self._may_start(node, same) and self._gathered(
+                node, self._slots_for(node, same), same
+            ):
+                return not self._market.waits(node, terms, kind, now, free_in)
+        return False
+
+    def _free_in(self, kind: str, now: float, count: int = 1) -> float:
+        """Return the seconds until so many workers of a class have ended what they were given."""
+        if count > 1:
+            seconds = sorted(self._seconds_left(kind, now))
+            return seconds[count - 1] if len(seconds) >= count else math.inf
+        least = self._free.get(kind)
+        if least is None:
+            least = self._free[kind] = min(self._seconds_left(kind, now), default=math.inf)
+        return least
+
+    def _seconds_left(self, kind: str, now: float) -> Iterator[float]:
+        """Yield the seconds until each worker of a class has ended what it was given."""
+        for slot in self._usable():
+            if slot.kind == kind and (slot.queue or self.packing.has_room(slot.worker)):
+                attempts = self.gangs.busy_with(slot)
+                yield sum(self._remaining_seconds(attempt, now) for attempt in attempts)
 
     def _may_start(self, node: Node, workers: Collection[str]) -> bool:
         """Whether one of some workers may run a stage."""
+        if node in self.gangs.waiting:
+            return False
         return any(self._may_run(node, self.slots[worker]) for worker in workers)
 
-    def _slot_for(self, node: Node, workers: Collection[str]) -> Slot:
-        """Return the slot that holds the stage's start state, else any that may run it."""
+    def _slots_for(self, node: Node, workers: Collection[str]) -> list[Slot]:
+        """Return the slots of some workers of a class that may run a stage and share it least."""
         slots = (self.slots[worker] for worker in workers)
         allowed = [slot for slot in slots if self._may_run(node, slot)]
         if self.packing.is_open:
             allowed.sort(key=lambda slot: self.packing.rank(slot.worker))
             least = self.packing.company(allowed[0].worker)
             allowed = [slot for slot in allowed if self.packing.company(slot.worker) == least]
-        return next((slot for slot in allowed if slot.last is node.parent), allowed[0])
+        return allowed
 
     def _continue_paths(self, now: float) -> None:
         """Queue the best child behind a stage that begins a lease.
@@ -478,6 +562,8 @@ class Placing:
         child = None if is_full else self._frontier.best_child(attempt.node)
         if child is None or not self._may_run(child, slot):
             return None
+        if self.gangs.is_open and not self.gangs.may_carry_on(attempt, child):
+            return None
         return child if self._stays(child, attempt, slot, now) else None
 
     def _stays(self, child: Node, attempt: Attempt, slot: Slot, now: float) -> bool:
@@ -498,7 +584,7 @@ class Placing:
 
     def _continue_with(self, child: Node | None, attempt: Attempt, now: float) -> None:
         if child is not None:
-            self._launch(child, self.slots[attempt.worker], attempt, now)
+            self._launch(child, self.slots[attempt.worker], attempt.lenders, attempt, now)
 
     def _is_suspect(self, attempt: Attempt) -> bool:
         """Whether a stage was lost with a worker before.
@@ -510,7 +596,7 @@ class Placing:
 
     def _may_run(self, node: Node, slot: Slot) -> bool:
         """Whether a worker fits a stage, which is tried on another host first if it raised."""
-        if not self.matching.may_run(slot.worker, node.needs):
+        if not self._fits(node, slot):
             return False
         if self.packing.is_open and not self.packing.may_run(node, slot.worker, slot.kind):
             return False
@@ -519,14 +605,20 @@ class Placing:
             return not self.trust.is_aside(slot.worker)
         return slot in self._next_to_try(node, raised_on)
 
+    def _fits(self, node: Node, slot: Slot) -> bool:
+        """Whether a worker has what a stage needs, and its class has as many as it takes."""
+        if not self.matching.may_run(slot.worker, node.needs):
+            return False
+        return not self.gangs.is_open or self.gangs.may_begin(node, slot)
+
     def _next_to_try(self, node: Node, raised_on: Mapping[str, str]) -> list[Slot]:
         """Return the slots on which a stage that raised may be tried next.
 
         These are others than before, on other hosts if there are such, and at last those that
         are put aside. A stage that has raised everywhere is tried on any.
         """
-        fits = partial(self.matching.may_run, wanted=node.needs)
-        usable = [slot for slot in self._usable() if fits(slot.worker)]
+        fits = partial(self._fits, node)
+        usable = [slot for slot in self._usable() if fits(slot)]
         untried = [slot for slot in usable if slot.worker not in raised_on]
         hosts = set(raised_on.values())
         on_other_hosts = [slot for slot in untried if self.trust.host_of(slot.worker) not in hosts]
@@ -536,9 +628,7 @@ class Placing:
         last_resort = [
             slot
             for slot in aside
-            if slot.worker not in raised_on
-            and self._may_have_stages(slot.worker)
-            and fits(slot.worker)
+            if slot.worker not in raised_on and self._may_have_stages(slot.worker) and fits(slot)
         ]
         trusted = [slot for slot in usable if not self.trust.is_on_trial(slot.worker)]
         return last_resort or trusted or usable
@@ -561,16 +651,22 @@ class Placing:
             child, other = self._next_of(last, now), self._other(slot, now)
             while other is not None and (child is None or self._frontier.goes_first(other, child)):
                 if self._is_bound(other, slot):
-                    self._launch(other, slot, None, now)
+                    self._launch(other, slot, (), None, now)
                     break
                 child, other = self._next_of(last, now), self._other(slot, now)
             else:
+                if child is not None and self._is_kept_from(child):
+                    continue
                 self._continue_with(child, last, now)
+
+    def _is_kept_from(self, child: Node) -> bool:
+        """Whether a stage that waits for several workers goes before what would carry on here."""
+        return any(self._frontier.goes_first(node, child) for node in self.gangs.waiting)
 
     def _other(self, slot: Slot, now: float) -> Node | None:
         """Return the stage that a worker would begin if it went on with no path."""
         choice = self._choice([slot.worker], now)
-        return None if choice is None else choice[0]
+        return None if choice is None else choice.node
 
     def _is_bound(self, node: Node, slot: Slot) -> bool:
         """Whether the numeric class of a stage's lineage is chosen.
@@ -599,7 +695,14 @@ class Placing:
             and (any_ready or self._next_of(slot.queue[0], now) is not None)
         ]
 
-    def _launch(self, node: Node, slot: Slot, after: Attempt | None, now: float) -> None:
+    def _launch(
+        self,
+        node: Node,
+        slot: Slot,
+        lenders: tuple[str, ...],
+        after: Attempt | None,
+        now: float,
+    ) -> None:
         start = node.start if after is not None else start_of(node)
         order = self._launched
         self._launched += 1
@@ -614,6 +717,7 @@ class Placing:
             launched=now,
             position=start,
             kind=slot.kind,
+            lenders=lenders,
         )
         self._attempts[attempt.id] = attempt
         if not self._is_in_turn(node, slot, after, now):
@@ -621,7 +725,9 @@ class Placing:
         if not slot.queue:
             self.packing.enter(attempt)
         slot.queue.append(attempt)
-        self._idle.pop(slot.worker, None)
+        self.gangs.enter(attempt)
+        for worker in attempt.workers:
+            self._idle.pop(worker, None)
         self._free.pop(slot.kind, None)
         self._market.launched(node, slot.kind)
         covered = list(attempt.covered())

@@ -207,12 +207,25 @@ class RunView:
 
     @property
     def busy_workers(self) -> int:
-        """Number of workers that have a stage."""
-        return sum(1 for slot in self._dispatcher.slots.values() if slot.queue)
+        """Number of workers that have a stage, or are lent to one."""
+        return sum(1 for _ in filter(self.is_busy, self._dispatcher.slots))
+
+    def is_busy(self, worker: str) -> bool:
+        """Whether a worker of `slots` has a stage, or is lent to one."""
+        return self._dispatcher.is_busy(worker)
+
+    def workers_of(self, node: Node) -> int:
+        """Return how many workers the stage of a node takes."""
+        return self._dispatcher.frontier.workers_of(node)
+
+    @property
+    def gathering(self) -> Sequence[Node]:
+        """The ready stages for which idle workers are kept until enough are idle."""
+        return self._dispatcher.gathering
 
     @property
     def idle_workers(self) -> int:
-        """Number of idle workers that may be given a stage."""
+        """Number of idle workers that may be given a stage, and are not kept for one."""
         return self._dispatcher.idle_workers
 
     def capacity(self, now: float) -> int:
@@ -260,7 +273,7 @@ class RunView:
 
     @property
     def beside(self) -> Iterator[str]:
-        """Yield the idle workers whose device another worker uses, or stands for."""
+        """Yield the workers without a stage whose device a stage uses, or another stands for."""
         return self._dispatcher.beside
 
     @property
@@ -379,7 +392,7 @@ class RunView:
         return sum(1 for _ in islice(self._dispatcher.frontier.ready(), most))
 
     def ready_by_needs(self, most: int) -> Counter[Wanted]:
-        """Return how many stages could start now by their needs, each counted up to `most`."""
+        """Return how many workers stages could take now by their needs, counted up to `most`."""
         return self._dispatcher.frontier.ready_by_needs(most)
 
     def following(self, node: Node) -> Counter[Wanted]:

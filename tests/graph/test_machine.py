@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 )
 
 from dasktune.graph.attempts import Attempt, DispatchOptions
+from dasktune.graph.devices import DEVICES
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Deliver,
@@ -68,7 +69,11 @@ State = tuple[tuple[tuple[str, type, Value], ...], ...]
 
 def state_of(sequences: Sequences, steps: Step) -> State:
     return tuple(
-        tuple((name, type(one(step)), one(step)) for name, one in sorted(sequences.items()))
+        tuple(
+            (name, type(one(step)), one(step))
+            for name, one in sorted(sequences.items())
+            if name != DEVICES or one(step) != 1
+        )
         for step in range(steps)
     )
 
@@ -337,7 +342,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule(lr=SEQUENCES, steps=st.integers(1, HORIZON), ask=st.booleans())
     def register(self, lr: Sequence, steps: Step, ask: bool) -> None:
         trial = len(self.trials)
-        self.trials[trial] = {"lr": lr}
+        self.trials[trial] = self.sequences_with(lr)
         if not self.merge:
             # Each trial has states of its own: tell them apart in the model, too.
             self.trials[trial] = {**self.trials[trial], "own": Constant(trial)}
@@ -347,6 +352,10 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.carry_out(instructions)
         if ask:
             self.ask_for(trial, steps, 0.0)
+
+    def sequences_with(self, lr: Sequence) -> Sequences:
+        """Return the sequences of a trial."""
+        return {"lr": lr}
 
     @precondition(lambda self: self.trials)
     @rule(
@@ -477,7 +486,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.tell(Lent(workers=workers))
         for attempt in self.dispatcher.attempts.values():
             has_worker = attempt.worker and not attempt.ended
-            assert not has_worker or attempt.stopping or not self.is_withheld(attempt.worker)
+            is_withheld = any(map(self.is_withheld, attempt.workers))
+            assert not has_worker or attempt.stopping or not is_withheld
 
     def is_withheld(self, worker: str) -> bool:
         return self.lent is not None and worker not in self.lent
@@ -660,7 +670,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         until = self.asked.pop(one.trial)[-1]
         assert one.step < until, f"{one} does not need the step after {one.step}"
         state = state_of(self.trials[one.trial], one.step + 1)
-        if one.message.startswith("lost"):
+        if "was lost" in one.message:
             assert self.losses > ALLOWED_LOSSES
             return
         assert self.store.raised.get(state, 0) >= 2, f"{one}, which did not fail twice"
@@ -668,8 +678,9 @@ class DispatcherMachine(RuleBasedStateMachine):
     def launched(self, order: RunStage) -> None:
         """Check that no state is trained that exists or that another attempt will make."""
         sequences = order.node.sequences
-        assert order.worker not in self.leaving
-        assert not self.is_withheld(order.worker)
+        for worker in (order.worker, *order.lenders):
+            assert worker not in self.leaving
+            assert not self.is_withheld(worker)
         self.orders[order.attempt] = order
         self.seen[order.attempt], self.repeated[order.attempt] = order.start, 0
         made = {state_of(sequences, step) for step in range(order.start + 1, order.stop + 1)}

@@ -1,0 +1,233 @@
+"""Stages that several workers train together.
+
+A stage takes one worker, unless more devices shall train it than its needs ask of one worker. Then
+it takes a *gang*: its own worker, and *lenders* of the same compute class, which leave their
+devices to it. A gang is together until the last attempt that carries on from its first one has
+ended; none of its workers is in another gang, or gets another stage, meanwhile.
+
+A gang begins once enough workers of a class are idle. Until then the first stage that waits for
+one keeps those that are: stages of one worker would find an idle one each time, and a gang never
+enough of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+from dasktune.graph.attempts import Attempt, Slot
+from dasktune.graph.devices import DEVICES, devices_at
+from dasktune.graph.matching import Matching, Wanted
+from dasktune.graph.packing import Packing
+from dasktune.graph.plan import Node
+from dasktune.needs import Needs
+
+
+def workers_of(node: Node, study: Needs) -> int:
+    """Return how many workers a stage takes.
+
+    That is the number of devices that train it over the number that its needs ask of one worker.
+    Trials that share the stage may ask for unlike numbers: then each worker has the largest.
+
+    Parameters
+    ----------
+    study
+        The needs of every stage.
+    """
+    if DEVICES not in node.sequences:
+        return 1
+    known = (needs for needs in (study, *node.needs) if not needs.device_problems())
+    each = max((needs.devices() for needs in known), default=1)
+    return max(1, -(-devices_at(node.sequences, node.start) // each))
+
+
+class Gangs:
+    """The workers that are lent to stages, and those that are kept for stages that wait.
+
+    Parameters
+    ----------
+    needs
+        The needs of every stage.
+    slots
+        The slots by worker.
+    usable
+        Yields the slots that are given stages.
+    matching, packing
+        What workers have, and which of them share a device: of each device a gang has one.
+    host_of
+        Gives the host of a worker; empty if it is not known.
+
+    Attributes
+    ----------
+    is_open
+        Whether a stage for several workers was asked for. Otherwise nothing here is of any effect.
+    waiting
+        The stages that wait until enough workers are idle, as the last choice saw them.
+    kept
+        The idle workers that are kept for them.
+    """
+
+    def __init__(
+        self,
+        needs: Needs,
+        slots: Mapping[str, Slot],
+        usable: Callable[[], Iterable[Slot]],
+        *,
+        matching: Matching,
+        packing: Packing,
+        host_of: Callable[[str], str],
+    ) -> None:
+        self.is_open = False
+        self.waiting: list[Node] = []
+        self.kept: set[str] = set()
+        self._needs = needs
+        self._slots = slots
+        self._usable = usable
+        self._matching = matching
+        self._packing = packing
+        self._host_of = host_of
+        self._lent: dict[str, dict[str, Attempt]] = {}
+        """The attempts that have each lender, by their ids: one, and those that carry it on."""
+        self._counts: dict[Wanted, Counter[str]] = {}
+
+    def meet(self, node: Node) -> None:
+        """Handle a stage that a trial asks for, with those that it starts from."""
+        if not self.is_open and DEVICES in node.sequences:
+            self.is_open = any(self.workers_of(above) > 1 for above in node.up())
+
+    def workers_of(self, node: Node) -> int:
+        """Return how many workers a stage takes."""
+        return workers_of(node, self._needs)
+
+    # -------------------------------------------------------------------- lenders
+
+    @property
+    def lenders(self) -> Collection[str]:
+        """The workers that are lent to stages now."""
+        return self._lent.keys()
+
+    def enter(self, attempt: Attempt) -> None:
+        """Lend the lenders of an attempt to it."""
+        for lender in attempt.lenders:
+            self._slots[lender].last = None  # their own states give way
+            self._lent.setdefault(lender, {})[attempt.id] = attempt
+            self._packing.occupy(lender, attempt)
+
+    def leave(self, attempt: Attempt) -> Iterator[str]:
+        """Take the lenders of an attempt back; yield those that no other attempt has."""
+        for lender in attempt.lenders:
+            attempts = self._lent.get(lender, {})
+            if attempts.pop(attempt.id, None) is not None and not attempts:
+                del self._lent[lender]
+                self._packing.vacate(lender)
+                yield lender
+
+    def lose(self, worker: str) -> None:
+        """Remove a worker that is gone."""
+        self._lent.pop(worker, None)
+
+    def clear(self) -> None:
+        """Forget all workers, and that any stage took several."""
+        self._lent.clear()
+        self.renew()
+        self.is_open = False
+
+    def busy_with(self, slot: Slot) -> Collection[Attempt]:
+        """Return the attempts after which a worker is free: its own, or those that have it."""
+        return slot.queue or self._lent.get(slot.worker, {}).values()
+
+    def may_carry_on(self, attempt: Attempt, child: Node) -> bool:
+        """Whether a child's stage takes just the workers of an attempt, and they are there."""
+        is_whole = all(lender in self._slots for lender in attempt.lenders)
+        return is_whole and self.workers_of(child) == 1 + len(attempt.lenders)
+
+    # -------------------------------------------------------------------- choices
+
+    def renew(self) -> None:
+        """Forget what was seen of workers, and which stages wait for them."""
+        self._counts.clear()
+        self.release()
+
+    def release(self) -> None:
+        """Keep no workers: the stages are compared anew."""
+        self.waiting.clear()
+        self.kept.clear()
+
+    def counts(self, wanted: Wanted) -> Counter[str]:
+        """Return how many workers may train a stage with such needs together, by class."""
+        counts = self._counts.get(wanted)
+        if counts is None:
+            able = (slot.kind for slot in self._usable() if self._may_join(slot.worker, wanted))
+            counts = self._counts[wanted] = Counter(able)
+        return counts
+
+    def may_begin(self, node: Node, slot: Slot) -> bool:
+        """Whether a slot's class has as many workers as a stage takes, be they idle or not."""
+        count = self.workers_of(node)
+        if count == 1:
+            return True
+        is_able = self._may_join(slot.worker, node.needs)
+        return is_able and self.counts(node.needs)[slot.kind] >= count
+
+    def keep(self, node: Node, workers: Iterable[str], kind: str) -> None:
+        """Keep the idle workers of a class that could train a stage for that stage."""
+        self.waiting.append(node)
+        self.kept.update(
+            worker
+            for worker in workers
+            if self._slots[worker].kind == kind and self._matching.may_run(worker, node.needs)
+        )
+
+    def gather(
+        self,
+        node: Node,
+        workers: Iterable[str],
+        allowed: Iterable[Slot],
+        raised_on: Collection[str],
+    ) -> tuple[Slot, tuple[str, ...]] | None:
+        """Return the own worker of a stage, and its lenders; None if too few are idle.
+
+        A host that has enough workers goes before the worker that holds the stage's start state: a
+        state is loaded once, but devices exchange gradients in each step.
+
+        Parameters
+        ----------
+        workers
+            Idle workers.
+        allowed
+            The slots of one class of which one may be its own.
+        raised_on
+            The workers on which the stage raised: others lend first.
+        """
+        own = {slot.worker: slot for slot in allowed if self._is_free(slot.worker, node.needs)}
+        kinds = {slot.kind for slot in own.values()}
+        free = [
+            worker
+            for worker in workers
+            if self._slots[worker].kind in kinds and self._is_free(worker, node.needs)
+        ]
+        count = self.workers_of(node)
+        if not own or len({*own, *free}) < count:
+            return None
+        there = Counter(map(self._host_of, free))
+
+        def distance(slot: Slot) -> tuple[int, bool, int]:
+            near = there[self._host_of(slot.worker)]
+            return max(0, count - near), slot.last is not node.parent, near
+
+        first = min(own.values(), key=distance)
+        host = self._host_of(first.worker)
+
+        def remoteness(worker: str) -> tuple[bool, bool, int]:
+            at = self._host_of(worker)
+            return worker in raised_on, at != host, -there[at]
+
+        others = sorted((each for each in free if each != first.worker), key=remoteness)
+        return first, tuple(others[: count - 1])
+
+    def _may_join(self, worker: str, wanted: Wanted) -> bool:
+        """Whether a worker may be one of a gang for a stage with these needs of its trials."""
+        return self._matching.may_run(worker, wanted) and not self._packing.is_extra(worker)
+
+    def _is_free(self, worker: str, wanted: Wanted) -> bool:
+        return self._may_join(worker, wanted) and not self._packing.company(worker)
