@@ -109,7 +109,7 @@ class FairShare:
         """
         self._now = now
         withheld = frozenset(self._view.withheld)
-        given_back = frozenset(name for name in withheld if not self._view.slots[name].queue)
+        given_back = frozenset(name for name in withheld if not self._view.is_busy(name))
         is_known = bool(self._claim.get("usable")) or not self._view.slots
         if now < self._due and given_back == self._given_back and is_known:
             return

@@ -138,8 +138,7 @@ def _fits_on(classes: Iterable[NumericClass | None], needs: Sequence[Needs], off
 
 
 def _is_busy(view: RunView, worker: str) -> bool:
-    slot = view.slots.get(worker)
-    return slot is not None and bool(slot.queue)
+    return worker in view.slots and view.is_busy(worker)
 
 
 def _share_out(count: int, suitable: Sequence[WorkerPool], counts: dict[str, int]) -> set[str]:

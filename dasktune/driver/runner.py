@@ -625,11 +625,8 @@ class DaskRunner:
         if is_still and (trouble := cluster.trouble()) is not None:
             raise ClusterError(f"{trouble}. Run this again when it is mended: it goes on")
         withheld = {*view.withheld}
-        idle = [
-            slot.worker
-            for slot in view.slots.values()
-            if not slot.queue and slot.worker not in withheld
-        ]
+        unused = (worker for worker in view.slots if not view.is_busy(worker))
+        idle = [worker for worker in unused if worker not in withheld]
         pools = cluster.pools()
         wanted = self._pool_demand.of(view, pools, self._now(), left=self._left)
         cluster.use(wanted, idle, slowest_steps(view, pools))

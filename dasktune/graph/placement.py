@@ -29,7 +29,7 @@ from dasktune.graph.trust import Trust
 from dasktune.needs import NumericClass
 
 
-class Choice(NamedTuple):
+class Placement(NamedTuple):
     """A stage that shall begin, the slot that it gets, and the workers that are lent to it."""
 
     node: Node
@@ -346,7 +346,7 @@ class Placing:
             if self._may_have_stages(worker) and not self.trust.is_aside(worker):
                 yield slot
 
-    def _choice(self, workers: Collection[str], now: float) -> Choice | None:
+    def _choice(self, workers: Collection[str], now: float) -> Placement | None:
         """Return the stage that should start next on some workers, if one may.
 
         Where it takes more workers than are idle, those are kept for it, and others get the rest.
@@ -365,13 +365,15 @@ class Placing:
             workers = [worker for worker in workers if worker not in self.gangs.kept]
         return None
 
-    def _gathered(self, node: Node, slots: list[Slot], workers: Collection[str]) -> Choice | None:
+    def _gathered(
+        self, node: Node, slots: list[Slot], workers: Collection[str]
+    ) -> Placement | None:
         """Return a stage with one of some slots and what it takes else; None if it must wait."""
         if self.gangs.is_open and self.gangs.workers_of(node) > 1:
             raised_on = self._frontier.work(node).raised_on
             gang = self.gangs.gather(node, workers, slots, raised_on)
-            return None if gang is None else Choice(node, *gang)
-        return Choice(node, next((slot for slot in slots if slot.last is node.parent), slots[0]))
+            return None if gang is None else Placement(node, *gang)
+        return Placement(node, next((slot for slot in slots if slot.last is node.parent), slots[0]))
 
     def _best(self, workers: Collection[str], now: float) -> tuple[Node, list[Slot]] | None:
         """Return the stage that should go first on some workers of one class, and the slots."""

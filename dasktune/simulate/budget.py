@@ -58,7 +58,7 @@ class SimulatedBudget:
         """Count the use of a job that is over."""
         del self._jobs[job.order.attempt]
         self._weigh(job, -1)
-        self.worker_seconds += now - job.launched
+        self.worker_seconds += job.workers * (now - job.launched)
         self.steps += job.steps_by(now)
 
     def is_target(self, loss: float) -> bool:
@@ -107,12 +107,13 @@ class SimulatedBudget:
         seconds = self._limits.worker_seconds
         if seconds is None:
             return
-        running = sum(now - job.launched for job in self._jobs.values())
+        jobs = self._jobs.values()
+        running = sum(job.workers * (now - job.launched) for job in jobs)
         left, used = seconds - self.worker_seconds - running, Used(worker_seconds=seconds)
         if left <= 0:
             yield now, used
         elif self._jobs:
-            yield now + left / len(self._jobs), used
+            yield now + left / sum(job.workers for job in jobs), used
 
     def _by_steps(self, at: float, now: float) -> Iterator[tuple[float, Used]]:
         limit = self._limits.steps

@@ -65,6 +65,11 @@ class SimulatedJob:
     version: int = 0
     values: dict[Step, float] = field(default_factory=dict)
 
+    @property
+    def workers(self) -> int:
+        """Number of workers that train it."""
+        return 1 + len(self.order.lenders)
+
     def time_of(self, step: Step) -> float:
         """Return the time at which `step` steps will have been trained."""
         at = self.launched + (self.lead + self.pace.between(self.first, step))
@@ -118,7 +123,7 @@ class Held:
 
 @dataclass(slots=True)
 class Worker:
-    """A simulated worker: its offer, its job, and its queue."""
+    """A simulated worker: its offer, its job or the job that it is lent to, and its queue."""
 
     name: str
     offer: Offer = field(default_factory=Offer)
@@ -126,6 +131,7 @@ class Worker:
     queue: deque[RunStage] = field(default_factory=deque)
     job: SimulatedJob | None = None
     held: Held | None = None
+    lent_to: SimulatedJob | None = None
 
     @property
     def kind(self) -> str:

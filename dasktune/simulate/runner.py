@@ -323,10 +323,12 @@ class SimulatedRunner:
         self._note(kind, worker, max(job.order.start, job.first + steps), job.order)
         self.steps_again += min(steps, job.order.start - job.first)
         self.budget.end(job, self.now)
-        self.busy_seconds[worker.kind] += self.now - job.launched
+        self.busy_seconds[worker.kind] += job.workers * (self.now - job.launched)
         self.incumbents.count(job, steps, self.now)
         self._extra.pop(job.order.attempt, None)
         worker.job, worker.held = None, None
+        for lender in job.order.lenders:
+            self._workers[lender].lent_to = None
         if worker.device is not None:
             worker.device.end(worker.name, self.now)
             self._replan_beside(worker)
@@ -389,6 +391,7 @@ class SimulatedRunner:
             known=order.start,
             saved=order.start,
         )
+        self._borrow(worker, job)
         worker.job, worker.held = job, None
         self.budget.begin(job)
         self._note("started", worker, order.start, order)
@@ -396,6 +399,16 @@ class SimulatedRunner:
             worker.device.begin(worker.name, pace, self.now + lead, self.now)
             self._replan_beside(worker)
         self._schedule(worker, job)
+
+    def _borrow(self, worker: Worker, job: SimulatedJob) -> None:
+        """Lend workers to a job, which must have nothing else to do."""
+        lenders = [self._workers[lender] for lender in job.order.lenders]
+        for each in (worker, *lenders):
+            is_free = each.job is None and each.lent_to is None
+            if not is_free or (each is not worker and each.queue):
+                raise InternalError(f"{each.name} has something else to do than {job.order}")
+        for lender in lenders:
+            lender.lent_to, lender.held = job, None
 
     def _lead(self, worker: Worker, order: RunStage, first: Step) -> float:
         """Return the seconds until the first step of a stage begins."""

@@ -1,0 +1,262 @@
+"""Stages that several workers train together, by event lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.devices import Periods, with_devices
+from dasktune.graph.dispatch import Dispatcher
+from dasktune.graph.events import (
+    Event,
+    Failed,
+    FailTrial,
+    Instruction,
+    Lent,
+    RunStage,
+    Saved,
+    Started,
+    StopStage,
+    Tick,
+    TrainingEnded,
+    WorkerGone,
+    WorkerJoined,
+    WorkerLeaving,
+    WorkerLost,
+    WorkersJoined,
+)
+from dasktune.graph.keys import root_key
+from dasktune.graph.save_policy import SavePolicy
+from dasktune.graph.view import RunView
+from dasktune.needs import Needs
+from dasktune.sequences import Constant
+from dasktune.types import Step
+
+
+class Table:
+    """A dispatcher, and what it said last."""
+
+    def __init__(self, *joined: WorkerJoined, **options: Any) -> None:
+        options = {"saves": SavePolicy(at_changes=False), **options}
+        self.dispatcher = Dispatcher(
+            root_key("gangs", 0), DispatchOptions(attempt_prefix="a", **options)
+        )
+        self.view = RunView(self.dispatcher)
+        self.now = 0.0
+        self.trials = 0
+        self.tell(WorkersJoined(workers=joined))
+
+    def trial(self, devices: int | Periods, until: Step = 8, priority: float = 0.0) -> list[Any]:
+        """Register a trial, and ask for it."""
+        periods = [(0, devices)] if isinstance(devices, int) else devices
+        number, self.trials = self.trials, self.trials + 1
+        sequences = with_devices({"lr": Constant(0.1 + number)}, periods)
+        self.dispatcher.register(number, sequences, 20)
+        return self.extend(number, until, priority)
+
+    def extend(self, trial: int, until: Step, priority: float = 0.0) -> list[Any]:
+        return self.said(self.dispatcher.extend(trial, until, priority, self.now))
+
+    def tell(self, event: Event) -> list[Any]:
+        return self.said(self.dispatcher.handle(event, self.now))
+
+    def train(self, attempt: int, step: Step) -> list[Any]:
+        """Train an attempt to its end, and save it there."""
+        name = f"{attempt}-a"
+        said = self.tell(Started(attempt=name))
+        said += self.tell(
+            TrainingEnded(attempt=name, step=step, status="trained", seconds=float(step))
+        )
+        reports = ((step, {"loss": 1.0}),)
+        return said + self.tell(Saved(attempt=name, step=step, reports=reports))
+
+    def ends(self, attempt: int, step: Step, status: Any) -> list[Any]:
+        return self.tell(TrainingEnded(attempt=f"{attempt}-a", step=step, status=status))
+
+    def said(self, instructions: list[Instruction]) -> list[Any]:
+        """Return stages with their workers, and stops."""
+        said: list[Any] = []
+        for each in instructions:
+            if isinstance(each, RunStage):
+                said.append((int(each.attempt[:-2]), each.worker, *each.lenders))
+            elif isinstance(each, StopStage):
+                said.append(("stop", int(each.attempt[:-2])))
+            elif isinstance(each, FailTrial):
+                said.append(("fail", each.trial, each.message))
+        return said
+
+
+def workers(*names: str, kind: str = "", **more: Any) -> list[WorkerJoined]:
+    return [WorkerJoined(worker=name, kind=kind, **more) for name in names]
+
+
+def test_stage_with_3_devices_takes_3_workers() -> None:
+    table = Table(*workers("w0", "w1", "w2", "w3"))
+    assert table.trial(3) == [(0, "w0", "w1", "w2")]
+    assert table.trial(1) == [(1, "w3")]
+    assert table.view.busy_workers == 4
+    assert [*table.view.busy_claims] == ["w0", "w1", "w2", "w3"]
+    assert [*table.view.beside] == ["w1", "w2"]
+
+
+def test_lenders_get_no_stage_until_the_attempt_has_ended() -> None:
+    table = Table(*workers("w0", "w1"))
+    table.trial(2)
+    assert table.trial(1) == table.trial(1) == []
+    assert table.train(0, 8) == [(1, "w0"), (2, "w1")]
+
+
+def test_child_on_the_same_devices_keeps_its_gang() -> None:
+    table = Table(*workers("w0", "w1", "w2"))
+    said = table.said(_extended_twice(table, [(0, 2)]))
+    assert said == [(0, "w0", "w1"), (1, "w0", "w1")]
+    assert table.train(0, 4) == []
+    assert table.view.is_busy("w1"), "its second stage has it"
+    table.train(1, 8)
+    assert not table.view.is_busy("w1")
+
+
+def test_child_on_other_devices_begins_anew() -> None:
+    table = Table(*workers("w0", "w1", "w2"))
+    said = table.said(_extended_twice(table, [(0, 2), (4, 3)]))
+    assert said == [(0, "w0", "w1")]
+    assert table.train(0, 4) == [(1, "w0", "w2", "w1")]
+
+
+def _extended_twice(table: Table, periods: Periods) -> list[Instruction]:
+    sequences = with_devices({"lr": Constant(0.5)}, periods)
+    table.dispatcher.register(0, sequences, 20)
+    return table.dispatcher.extend(0, 8, 0.0, 0.0, (4,))
+
+
+def test_gang_is_of_one_class_and_first_of_one_host() -> None:
+    table = Table(
+        *workers("a0", "a1", kind="a", host="h0"),
+        *workers("b0", kind="b", host="h0"),
+        *workers("b1", "b2", "b3", kind="b", host="h1"),
+    )
+    assert table.trial(3) == [(0, "b1", "b2", "b3")]
+
+
+def test_gang_waits_for_its_turn_and_keeps_idle_workers() -> None:
+    table = Table(*workers("w0", "w1", "w2"))
+    for _ in range(3):
+        table.trial(1)
+    assert table.trial(2, priority=1.0) == table.trial(1) == []
+    assert table.train(0, 8) == [], "w0 is kept for the gang"
+    assert (table.view.idle_workers, table.view.capacity(0.0)) == (0, 0)
+    assert [node.sequences for node in table.view.gathering]
+    assert table.train(1, 8) == [(3, "w0", "w1")]
+    assert table.train(2, 8) == [(4, "w2")]
+
+
+def test_stage_that_goes_first_is_not_kept_from_workers() -> None:
+    table = Table(*workers("w0", "w1"))
+    table.trial(1)
+    table.trial(1)
+    table.trial(2)
+    table.trial(1, priority=1.0)
+    assert table.train(0, 8) == [(2, "w0")]
+
+
+def test_class_with_too_few_workers_keeps_none() -> None:
+    table = Table(*workers("w0", "w1", kind="a"), *workers("v0", kind="b"))
+    assert table.trial(3) == []
+    assert not table.view.gathering
+    assert table.view.idle_workers == 3
+    assert len(table.trial(1)) == 1
+
+
+def test_look_ahead_leaves_a_worker_to_a_gang_that_waits() -> None:
+    table = Table(*workers("w0", "w1"), lookahead_seconds=100.0)
+    table.trial(1)
+    table.trial(1)
+    assert table.train(0, 8) == []  # a whole stage was measured: workers can be looked ahead of
+    table.trial(1)
+    table.trial(2, priority=1.0)
+    table.trial(1)
+    assert table.tell(Tick()) == []
+    assert table.train(1, 8) == []
+    assert table.train(2, 8) == [(3, "w1", "w0"), (4, "w1")]
+
+
+@pytest.mark.parametrize(
+    "event", [WorkerLeaving(worker="w1"), Lent(workers=frozenset({"w0", "w2"}))]
+)
+def test_gang_without_a_lender_stops_saved_and_goes_on(event: Event) -> None:
+    table = Table(*workers("w0", "w1", "w2"))
+    table.trial(2)
+    table.tell(Started(attempt="0-a"))
+    assert table.tell(event) == [("stop", 0)]
+    assert table.ends(0, 3, "stopped") == []
+    assert table.tell(Saved(attempt="0-a", step=3)) == [(1, "w2", "w0")]
+    assert table.dispatcher.steps_repeated == 0
+
+
+def test_withheld_lender_is_busy_until_it_is_given_back() -> None:
+    table = Table(*workers("w0", "w1"))
+    table.trial(2)
+    table.tell(Lent(workers=frozenset({"w0"})))
+    assert table.view.is_busy("w1")
+    table.ends(0, 3, "stopped")
+    assert not table.view.is_busy("w1")
+
+
+@pytest.mark.parametrize("is_told_first", [False, True])
+def test_lost_lender_repeats_its_stage_only(is_told_first: bool) -> None:
+    table = Table(*workers("w0", "w1", "w2"))
+    table.trial(2)
+    table.tell(Started(attempt="0-a"))
+    assert table.tell(WorkerGone(worker="w1")) == []
+    if is_told_first:
+        assert table.ends(0, 3, "lost") == [(1, "w2", "w0")]
+        assert table.tell(WorkerLost(worker="w1")) == []
+    else:
+        assert table.tell(WorkerLost(worker="w1")) == [("stop", 0)]
+        assert table.ends(0, 3, "lost") == [(1, "w2", "w0")]
+    assert table.train(1, 8) == []
+    assert not table.view.wanted
+    assert (table.dispatcher.steps_executed, table.dispatcher.steps_repeated) == (11, 3)
+
+
+def test_stage_that_kills_its_lenders_fails_its_trial() -> None:
+    table = Table(*workers(*(f"w{n}" for n in range(9))), losses_allowed=2)
+    table.trial(2)
+    said: list[Any] = []
+    for attempt in range(3):
+        table.tell(Started(attempt=f"{attempt}-a"))
+        node = table.dispatcher.attempts[f"{attempt}-a"]
+        table.tell(WorkerGone(worker=node.lenders[0]))
+        said = table.ends(attempt, 2, "lost")
+        table.tell(WorkerLost(worker=node.lenders[0]))
+    (fail,) = [each for each in said if each[0] == "fail"]
+    assert "one of its workers was lost 3 times in a row in or soon after step 2" in fail[2]
+
+
+def test_lost_own_worker_gives_its_lenders_back() -> None:
+    table = Table(*workers("w0", "w1", "w2"))
+    table.trial(2)
+    assert table.tell(WorkerLost(worker="w0")) == [(1, "w2", "w1")]
+
+
+def test_failed_gang_is_tried_on_other_workers() -> None:
+    table = Table(*workers("w0", "w1", "w2", "w3"))
+    table.trial(2)
+    assert table.tell(Failed(attempt="0-a", step=1, message="boom")) == [(1, "w2", "w3")]
+
+
+def test_devices_that_a_worker_has_need_no_lender() -> None:
+    table = Table(*workers("w0", "w1", resources={"GPU": 2}), needs=Needs.of({"GPU": 2}))
+    assert table.trial(2) == [(0, "w0")]
+
+
+def test_gang_of_shared_devices_has_one_worker_of_each() -> None:
+    table = Table(
+        *workers("a0", "a1", device="gpu0", device_bytes=100),
+        *workers("b0", "b1", device="gpu1", device_bytes=100),
+    )
+    assert table.trial(2) == [(0, "a0", "b0")]
+    assert table.trial(1) == []
+    assert table.train(0, 8) == [(1, "a1")]
