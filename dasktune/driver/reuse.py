@@ -153,7 +153,13 @@ class KnownStates:
     def receive(self, keys: Collection[str], commits: Mapping[str, Commit]) -> StatesRead:
         """Return the event that follows from the commits that were read for keys."""
         nodes = {key: self._unread.pop(key) for key in keys}
-        there = [(nodes[key], commits[key]) for key in keys if key in commits]
+        read = [(nodes[key], key, commits[key]) for key in keys if key in commits]
+        # A trial may have bound the node's lineage to a numeric class since: its keys are others.
+        there = [
+            (node, commit)
+            for node, key, commit in read
+            if node.holder(commit.step).key_at(commit.step) == key
+        ]
         self._found += there
         states = [
             Found(node=node, step=commit.step, reports=commit.reports) for node, commit in there

@@ -250,8 +250,12 @@ class Dispatcher:
     def learn(self, event: StatesRead) -> None:
         """Handle states that registered trials have met; the maker of a dispatcher may call it."""
         for state in event.states:
-            self._trained_elsewhere(state)
-            self._found(state)
+            if self.plan.looks_up or state.node.numerics is not None:
+                self._trained_elsewhere(state)
+                self._found(state)
+            else:
+                # The workers have met while its commit was read, and none is of its class.
+                self.plan.forget_state(state.node, state.step, state.reports)
 
     def measure(self, trial: int, step: Step, *, steps: Step, seconds: float) -> None:
         """Learn from `steps` up to `step` of a trial that took so long elsewhere."""

@@ -463,6 +463,14 @@ class SearchPlan:
         for each in nodes:
             each.checkpoints, each.metrics = {}, {}
 
+    def forget_state(self, node: Node, step: Step, reports: Iterable[tuple[Step, Metrics]]) -> None:
+        """Forget a state without a class and its metrics at once, as `forget_states` does."""
+        lineage = node.lineage
+        if lineage.parent is not None:
+            place = lineage.parent, encode_at(lineage.sequences, 0)
+            state = node, {step: None}, dict(reports)
+            self._forgotten[place] = [*self._forgotten.get(place, ()), state]
+
     def _recall_states(self, lineage: Node) -> None:
         """Learn again what was forgotten of the states of a lineage."""
         if lineage.parent is None or not self._forgotten:

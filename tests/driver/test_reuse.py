@@ -13,10 +13,11 @@ from dasktune.driver.reuse import CommitReader, CommitsRead, KnownStates
 from dasktune.errors import StorageError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Deliver, RunStage, WorkerJoined
+from dasktune.graph.events import Bound, Deliver, RunStage, WorkerJoined
 from dasktune.graph.keys import Chain
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.save_policy import SavePolicy
+from dasktune.needs import NumericClass
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage.checkpoints import Commit
 from dasktune.storage.codec import encode
@@ -130,6 +131,33 @@ def test_another_trial_finds_only_what_it_shares(left: Left) -> None:
     assert known(plan, 1) == ([], {})
     plan.register(2, {"lr": RATE}, 10)
     assert known(plan, 2) == ([4, 9], {9: {"loss": 0.9}})
+
+
+def test_state_of_the_plain_class_is_left_once_its_node_moves(left: Left) -> None:
+    """The second trial has begun on a class that keys name; the first one goes there with it."""
+    left.state(6, (6, {"loss": 0.6}), row=False)
+    plan = left.plan()
+    dispatcher, gpu = plan.dispatcher, NumericClass(name="cuda A100", in_keys=True)
+    dispatcher.register(0, {"lr": RATE}, 10)
+    dispatcher.register(1, {"lr": LATER}, 10, numerics=gpu)
+    plan.register(2, {"lr": Constant(0.2)}, 10)
+    assert known(plan, 0) == ([], {})
+    assert known(plan, 1) == ([], {})
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_state_read_late_waits_for_its_numeric_class(left: Left, is_plain: bool) -> None:
+    left.state(10, (10, {"loss": 0.6}), row=False)
+    plan = left.plan()
+    dispatcher, cpu = plan.dispatcher, NumericClass(name="cpu")
+    gpu = NumericClass(name="cuda A100", in_keys=True)
+    dispatcher.register(0, {"lr": RATE}, 10)
+    dispatcher.meet(cpu, [gpu], [])
+    plan.register(1, {"lr": Constant(0.2)}, 10)
+    dispatcher.extend(0, 10, 0.0, 0.0)
+    joined = WorkerJoined(worker="w0", numerics=cpu if is_plain else gpu)
+    told = [type(each) for each in dispatcher.handle(joined, 0.0)]
+    assert told == ([Deliver] if is_plain else [Bound, RunStage])
 
 
 def test_a_trial_that_ends_earlier_does_not_see_beyond(left: Left) -> None:
