@@ -371,7 +371,7 @@ class Engine:
         begun = [
             trial.number
             for trial in self.trials.values()
-            if trial.steps and not trial.numerics and trial.number in known
+            if trial.has_begun and not trial.numerics and trial.number in known
         ]
         self._dispatcher.meet(plain, present, begun)
 
