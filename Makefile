@@ -11,7 +11,10 @@ START ?= 0
 RUNS ?= 8
 MUTANTS ?= 8
 PROCESSES ?= $(shell nproc 2>/dev/null || echo 2)
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
+
+# While a test waits for a job of SLURM or for a page, the cores can run another one.
+WAITING ?= $(shell expr $(PROCESSES) \* 3 / 2)
 
 # Where the byte code of modules must not be written beside them, it is kept in the environment:
 # the tests start hundreds of interpreters, and each of them would compile torch and Dask again.
@@ -43,13 +46,13 @@ lint: $(TOOLS) ## check style, formatting and types
 	@$(BIN)/mypy
 
 test-fast: $(TOOLS) ## run the tests that start no process, with fewer examples
-	@$(PYTEST) -m fast --hypothesis-profile fast
+	@$(PYTEST) -n $(PROCESSES) -m fast --hypothesis-profile fast
 
 test: lint ## run lint and every test that Python alone can run
-	@$(PYTEST) -m "fast or processes"
+	@$(PYTEST) -n $(PROCESSES) -m "fast or processes"
 
 test-services: $(TOOLS) ## run the tests on PostgreSQL, Ceph, SLURM and Chromium
-	@$(PYTEST) -m services
+	@$(PYTEST) -n $(WAITING) -m services
 
 torture: $(TOOLS) ## run SEEDS simulated studies from START in which everything goes wrong
 	@$(BIN)/python -m tests.torture --seeds $(SEEDS) --start $(START) --processes $(PROCESSES)
