@@ -30,7 +30,7 @@ from dasktune.engine.event_log import (
     seconds_of,
 )
 from dasktune.engine.outcome import Order, Outcome, RunAssessment, RunPrediction
-from dasktune.engine.scaling import DeviceChoices, Scale, one_device_text
+from dasktune.engine.scaling import DeviceChoices, Scale, count_living, one_device_text
 from dasktune.engine.session import Session, after_last_snapshot
 from dasktune.engine.trials import Alone, TrialRecord
 from dasktune.errors import ConfigurationError, InternalError, unknown
@@ -69,6 +69,9 @@ from dasktune.types import (
 
 SNAPSHOT_EVERY = 1000
 """Records of a tuner between two snapshots of it, unless told otherwise."""
+
+MOST_LIVING = 4
+"""With more living trials for each worker, every trial is trained on one device."""
 
 NeedsOf = Callable[[Mapping[str, Value]], Needs]
 """Returns the needs of a configuration from its values at step 0; raises `ConfigurationError`."""
@@ -371,7 +374,7 @@ class Engine:
         begun = [
             trial.number
             for trial in self.trials.values()
-            if trial.has_begun and not trial.numerics and trial.number in known
+            if trial.steps and not trial.numerics and trial.number in known
         ]
         self._dispatcher.meet(plain, present, begun)
 
@@ -730,7 +733,7 @@ class Engine:
     # -------------------------------------------------------------------- decisions
 
     def _apply(self, session: Session, decisions: Collection[Decision], now: float) -> None:
-        asked = {decision.trial for decision in decisions if isinstance(decision, Extend)}
+        asked = {each.trial: each for each in decisions if isinstance(each, Extend)}
         for decision in decisions:
             session.check(decision, self.trials)
             if isinstance(decision, Register):
@@ -799,17 +802,33 @@ class Engine:
             # The study has read it as it was; it asks for nothing yet, and is made known anew.
             self._dispatcher.plan.remove(trial.number)
 
-    def _scale(self, session: Session, request: Extend, *, asked: Collection[int]) -> None:
-        """Choose the devices of a trial for a new request; `asked` are the trials of this call."""
+    def _scale(self, session: Session, request: Extend, *, asked: Mapping[int, Extend]) -> None:
+        """Choose the devices of a trial for a new request; `asked` are those of this call."""
         trial = self.trials[session.numbers[request.trial]]
         is_alone = self._trains_alone or trial.alone is not None
         if self._choices is None or is_alone or trial.number in self.view.wanted:
             return  # there is no state to go on from with other devices
-        living = len(session.living | set(asked)) + (session.tuner.to_begin or 0)
+        living = self._living(session, request, asked)
         periods = self._choices.periods(
             trial, start=trial.steps, until=request.until, living=living
         )
         self._use_devices(session, self._choices, trial, periods)
+
+    def _living(self, session: Session, request: Extend, asked: Mapping[int, Extend]) -> float:
+        """Return for how many trials the devices must last while one request is trained."""
+        requests = {**session.requests, **asked}
+        own = self._seconds_left(session, requests.pop(request.trial, request))
+        certain = len(session.retrained) + (session.tuner.to_begin or 0)
+        if len(requests) > MOST_LIVING * len(self.view.slots):
+            return float(certain + len(requests))  # none of them will have several devices
+        others = (self._seconds_left(session, each) for each in requests.values())
+        return certain + count_living(own, others)
+
+    def _seconds_left(self, session: Session, request: Extend) -> float:
+        """Return about how long the rest of a request takes; steps before any was measured."""
+        trial = self.trials[session.numbers[request.trial]]
+        seconds = self._dispatcher.seconds_per_step(trial.number) or 1.0
+        return max(1, request.until - trial.steps) * seconds
 
     def _give_fewer_devices(self, choices: DeviceChoices, now: float) -> None:
         """Give trials that wait for more devices than are left as many as there are."""
@@ -823,9 +842,8 @@ class Engine:
             if request is None or start < trial.steps:
                 continue
             self._todo.extend(self._dispatcher.stop(number, now))
-            periods = choices.periods(
-                trial, start=start, until=request.until, living=len(session.living)
-            )
+            living = self._living(session, request, {})
+            periods = choices.periods(trial, start=start, until=request.until, living=living)
             self._use_devices(session, choices, trial, periods)
             ahead = tuple(step for step in request.reports if step > trial.steps)
             self._extend(trial, replace(request, reports=ahead), now)

@@ -6,7 +6,7 @@ as long as there are so many for each trial that lives, and as long as more of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dasktune.engine.trials import TrialRecord
@@ -71,13 +71,31 @@ def one_device_text(devices: int) -> str:
     return f"needs must ask for 1 device where scale gives a trial more of them, got {devices}"
 
 
-def most_devices(scale: Scale, *, living: int, pool: Mapping[str, int]) -> int:
+def count_living(own: float, others: Iterable[float]) -> float:
+    """Return for how many trials the devices must last while one of them is trained.
+
+    A trial with less left than this one leaves its devices sooner, so it counts in part.
+
+    Parameters
+    ----------
+    own, others
+        The seconds that trials have left on one device: this one, and the others that live.
+
+    Examples
+    --------
+    >>> count_living(48.0, [12.0, 12.0, 100.0])
+    2.5
+    """
+    return 1.0 + sum(min(1.0, left / own) for left in others)
+
+
+def most_devices(scale: Scale, *, living: float, pool: Mapping[str, int]) -> int:
     """Return the most devices for each trial: as many for all that live, all of one class.
 
     Parameters
     ----------
     living
-        The number of trials that train or wait, this one among them.
+        The number of trials that train or wait, this one among them; see `count_living`.
     pool
         Number of devices that may train this trial, by compute class.
 
@@ -86,7 +104,8 @@ def most_devices(scale: Scale, *, living: int, pool: Mapping[str, int]) -> int:
     >>> most_devices(Scale(max=8), living=2, pool={"a": 5, "b": 4})
     4
     """
-    fair = min(scale.max, sum(pool.values()) // max(1, living), max(pool.values(), default=0))
+    share = int(sum(pool.values()) / max(1.0, living))
+    fair = min(scale.max, share, max(pool.values(), default=0))
     return 1 << (max(1, fair).bit_length() - 1)
 
 
@@ -172,7 +191,7 @@ class DeviceChoices:
         else:
             self._several.discard(trial.number)
 
-    def periods(self, trial: TrialRecord, *, start: Step, until: Step, living: int) -> Periods:
+    def periods(self, trial: TrialRecord, *, start: Step, until: Step, living: float) -> Periods:
         """Return the devices of a trial that is to be trained further, by their first steps.
 
         Steps that were trained on some number of devices, or will be for other trials, are taken as
@@ -213,7 +232,7 @@ class DeviceChoices:
         node = self._view.plan.node_at(trial.number, start + 1)
         return self._view.devices_for(node) or {"": max(1, self.expected)}
 
-    def _choose(self, trial: TrialRecord, start: Step, living: int) -> int:
+    def _choose(self, trial: TrialRecord, start: Step, living: float) -> int:
         pool = self._pool(trial, start)
         most = most_devices(self._scale, living=living, pool=pool)
         if most == 1:

@@ -37,11 +37,6 @@ class Session:
     seconds: float = 0.0
     """Seconds that the tuner has run, by its records."""
 
-    @property
-    def living(self) -> set[int]:
-        """The trials that are trained or wait for it, by the tuner's numbers."""
-        return self.requests.keys() | self.retrained
-
     def snapshot(self) -> dict[str, object]:
         """Return all of it but the numbers, which the trials themselves say, as JSON."""
         timed = {"seconds": self.seconds, "questions": sorted(self.questions)}

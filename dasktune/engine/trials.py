@@ -114,14 +114,6 @@ class TrialRecord:
         return True
 
     @property
-    def has_begun(self) -> bool:
-        """Whether it has reports that were trained by its present keys.
-
-        One that is trained alone from now on, with keys of its own, begins anew.
-        """
-        return self.steps > (0 if self.alone is None else self.alone.told)
-
-    @property
     def value(self) -> float | None:
         """The first of its values; None before the first report."""
         return None if self.values is None else self.values[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 
+from dasktune.engine.scaling import Scale
 from dasktune.errors import ConfigurationError, shown, unknown
 from dasktune.needs import Amounts, Needs, Offer, needs_problems
 from dasktune.traces.timing import Pace
@@ -16,8 +17,11 @@ MOST_SPEED = 1e6
 Values = Mapping[str, Value]
 """Hyper-parameters at one step."""
 
-StepSeconds = Callable[[Values], float] | Callable[[Values, str], float]
-"""Virtual seconds of a step, by the hyper-parameters and, with two arguments, the class."""
+StepSeconds = Callable[..., float]
+"""Virtual seconds of a step, by the hyper-parameters and, with two arguments, the class.
+
+If it has a parameter `devices`, it also gets the number of devices that train the step together.
+"""
 
 StagePace = Callable[[Sequences, Step, Step, str], Pace]
 """The pace of a stage, by its sequences, first step and end, and its worker's class."""
@@ -142,16 +146,31 @@ def call_problems(given: StepSeconds) -> list[str]:
     return [f"seconds_per_step must be a function of (values) or (values, kind), got {given!r}"]
 
 
-def step_seconds(given: StepSeconds) -> Callable[[Values, str], float]:
-    """Return the seconds of a step as a function of hyper-parameters and class.
+def scale_problems(scale: object, seconds: object) -> list[str]:
+    """Return the reasons why trials on several devices cannot be simulated."""
+    if scale is None:
+        return []
+    if not isinstance(scale, Scale):
+        return [f"scale must be dasktune.Scale, got {shown(scale)}"]
+    if callable(seconds) and _takes_devices(_signature_of(seconds)):
+        return []
+    return [
+        "scale must come with a function seconds_per_step that has a parameter devices, such as "
+        f"lambda values, devices: 1 / devices, got seconds_per_step={shown(seconds)}"
+    ]
+
+
+def step_seconds(given: StepSeconds) -> Callable[[Values, str, int], float]:
+    """Return the seconds of a step as a function of hyper-parameters, class and devices.
 
     A function gets the class if it cannot be called without a second argument, or if it has a
-    parameter `kind`. All others are functions of the hyper-parameters alone.
+    parameter `kind`; it gets the number of devices if it has a parameter `devices`. All others are
+    functions of the hyper-parameters alone.
 
     Raises
     ------
     ConfigurationError
-        If the function can be called neither way.
+        If the function can be called in none of these ways.
     """
     call = _call_of(given)
     if call is None:
@@ -159,21 +178,36 @@ def step_seconds(given: StepSeconds) -> Callable[[Values, str], float]:
     return call
 
 
-def _call_of(given: Callable[..., float]) -> Callable[[Values, str], float] | None:
+def _signature_of(given: Callable[..., object]) -> inspect.Signature | None:
+    """Return the signature of a function; some functions written in C do not tell it."""
     try:
-        signature = inspect.signature(given)
-    except (TypeError, ValueError):  # some functions written in C do not tell their parameters
-        return lambda values, kind: given(values)
-    if "kind" in signature.parameters and _binds(signature, "", kind=""):
-        return lambda values, kind: given(values, kind=kind)
-    if _binds(signature, ""):
-        return lambda values, kind: given(values)
-    if _binds(signature, "", ""):
-        return lambda values, kind: given(values, kind)
+        return inspect.signature(given)
+    except (TypeError, ValueError):
+        return None
+
+
+def _takes_devices(signature: inspect.Signature | None) -> bool:
+    return signature is not None and "devices" in signature.parameters
+
+
+def _call_of(given: StepSeconds) -> Callable[[Values, str, int], float] | None:
+    signature = _signature_of(given)
+    if signature is None:
+        return lambda values, kind, devices: given(values)
+
+    def named(devices: int) -> dict[str, int]:
+        return {"devices": devices} if _takes_devices(signature) else {}
+
+    if "kind" in signature.parameters and _binds(signature, "", kind="", **named(1)):
+        return lambda values, kind, devices: given(values, kind=kind, **named(devices))
+    if _binds(signature, "", **named(1)):
+        return lambda values, kind, devices: given(values, **named(devices))
+    if _binds(signature, "", "", **named(1)):
+        return lambda values, kind, devices: given(values, kind, **named(devices))
     return None
 
 
-def _binds(signature: inspect.Signature, *args: str, **kwargs: str) -> bool:
+def _binds(signature: inspect.Signature, *args: str, **kwargs: str | int) -> bool:
     try:
         signature.bind(*args, **kwargs)
     except TypeError:

@@ -11,9 +11,11 @@ from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Limits
+from dasktune.engine.scaling import Scale
 from dasktune.engine.trials import trial_of
 from dasktune.errors import refuse
 from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
+from dasktune.graph.devices import devices_at, values_at
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import root_key
 from dasktune.graph.save_policy import SavePolicy
@@ -37,6 +39,7 @@ from dasktune.simulate.pool import (
     is_number,
     offer_problems,
     pool_problems,
+    scale_problems,
     speed_problems,
     step_seconds,
 )
@@ -64,6 +67,7 @@ def simulate(
     offers: Mapping[str, Amounts] | None = None,
     needs: GivenNeeds | NeedsFunction | None = None,
     together: Together | None = None,
+    scale: Scale | None = None,
     metric: str | None = None,
     direction: str | Direction | None = None,
     seconds_per_step: float | StepSeconds | None = None,
@@ -106,14 +110,18 @@ def simulate(
         device with 1, 2, 3, ... of them, as multiples of those of one alone, such as
         ``(1.0, 1.7, 2.1)``; or this by class. Then `workers` counts devices. How many train
         together is learned as in live runs; memory is never full.
+    scale
+        As for `dasktune.create_study`: trials may be trained on several workers at once. It must
+        come with a `seconds_per_step` that has a parameter `devices`.
     metric, direction
         As for `dasktune.create_study`. None takes those of the trace, or its only metric; else
         ``value`` and ``minimize``.
     seconds_per_step
         Expected virtual seconds of a step, or a function of the hyper-parameters at the first
         step of a stage. The function also gets the name of the worker's class if it needs a
-        second argument or has a parameter `kind`: ``lambda values, kind: ...``. None takes
-        the measured times of a trace, overheads included, or 1.
+        second argument or has a parameter `kind`: ``lambda values, kind: ...``; and the number
+        of devices that train the stage together if it has a parameter `devices`. None takes the
+        measured times of a trace, overheads included, or 1.
     speeds
         Speeds by class: on a class with a speed of 0.25, each step takes 4 times these seconds.
         Classes that are left out have the speed 1.
@@ -196,6 +204,21 @@ def simulate(
     >>> dt.simulate(again, curve, together=(1.0, 1.8, 1.8)).seconds < 650
     True
 
+    The last trials on up to 4 workers together, which train 3.2 times as fast as one:
+
+    >>> seconds = {1: 1.0, 2: 0.55, 4: 0.31}
+    >>> space = dt.Space(lr=dt.Float(0.0, 1.0))
+    >>> tuner = dt.algos.SHA(space, trials=4, max_steps=16, min_steps=4)
+    >>> found = dt.simulate(
+    ...     tuner,
+    ...     lambda values, step: values["lr"] / step,
+    ...     workers=4,
+    ...     scale=dt.Scale(max=4),
+    ...     seconds_per_step=lambda values, devices: seconds[devices],
+    ... )
+    >>> found.seconds, found.best_trial.devices
+    (7.72, ((0, 1), (4, 4)))
+
     References
     ----------
     Li et al., "A System for Massively Parallel Hyperparameter Tuning", appendix A.1
@@ -215,6 +238,7 @@ def simulate(
             *offer_problems(offers, workers),
             *speed_problems(speeds, workers),
             *together_problems(together, workers),
+            *scale_problems(scale, seconds_per_step),
             *_trace_time_problems(curves, together, seconds_per_step),
             *([] if callable(needs) else needs_problems(needs)),
         ]
@@ -227,6 +251,8 @@ def simulate(
         report_every=report_every,
         resume=resume,
         check=curves.check if isinstance(curves, Trace) else lambda sequences: None,
+        # The next devices are chosen by how fast a stage is that has not ended yet.
+        tells_progress=None if scale is None else True,
         prediction_seconds=prediction_seconds,
         answer=answer,
     )
@@ -246,6 +272,7 @@ def simulate(
         objective=objective,
         trials={},
         needs_of=partial(needs_from, needs) if callable(needs) else None,
+        scale=scale,
     )
     runner = SimulatedRunner(
         engine,
@@ -296,7 +323,7 @@ def _pace(given: float | StepSeconds | None, curves: object) -> StagePace:
     if callable(given):
         seconds = step_seconds(given)
         return lambda sequences, start, stop, kind: EvenPace(
-            seconds({name: function(start) for name, function in sequences.items()}, kind)
+            seconds(values_at(sequences, start), kind, devices_at(sequences, start))
         )
     even = EvenPace(1.0 if given is None else given)
     return lambda sequences, start, stop, kind: even

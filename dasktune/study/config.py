@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dasktune.driver.numerics import PORTABLE
+from dasktune.engine.scaling import Scale, one_device_text
 from dasktune.errors import ConfigurationError, name_problems, refuse, shown, unknown
 from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.audits import SHARE, audit_problems
@@ -19,7 +20,7 @@ from dasktune.needs import NO_NEEDS, GivenNeeds, Needs, NeedsFunction, needs_fro
 from dasktune.results.keep import DEFAULT
 from dasktune.storage.layout import slug
 from dasktune.storage.retention import Keep, Retention, bytes_of, retention_problems
-from dasktune.trainer.base import divides, problems_of
+from dasktune.trainer.base import divides, division_problem, problems_of
 from dasktune.trainer.environment import environment
 from dasktune.trainer.fingerprint.fingerprint import RULE, Fingerprint, fingerprint
 from dasktune.trainer.metrics import metric_names
@@ -54,6 +55,7 @@ class StudyConfig:
     checkpoint_every: int | None = None
     merge: bool = True
     needs: GivenNeeds | NeedsFunction | None = None
+    scale: Scale | None = None
     depends_on: Iterable[object] = ()
     reuse: str = "code"
     portable: bool | None = None
@@ -74,6 +76,7 @@ class StudyConfig:
         refuse(
             [
                 *self._training_problems(),
+                *self._scale_problems(),
                 *_objective_problems(self.metric, self.direction),
                 *self._value_problems(),
                 *self._place_problems(),
@@ -198,6 +201,21 @@ class StudyConfig:
                 if isinstance(name, str) and name and name not in known
             ]
         return problems
+
+    def _scale_problems(self) -> Iterator[str]:
+        """Yield the reasons why no trial can have more devices than it needs."""
+        if self.scale is None:
+            return
+        if not isinstance(self.scale, Scale):
+            yield f"scale must be dasktune.Scale, got {shown(self.scale)}"
+        elif self.trainer is None:
+            yield "scale must be None without a trainer, which dasktune does not train"
+        elif (problem := division_problem(self.trainer)) is not None:
+            yield problem
+        elif not callable(self.needs) and not needs_problems(self.needs):
+            needs = Needs.of(self.needs)
+            if not needs.device_problems() and needs.devices() > 1:
+                yield one_device_text(needs.devices())
 
     def _value_problems(self) -> Iterator[str]:
         if isinstance(self.name, str):

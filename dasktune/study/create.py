@@ -14,6 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from dasktune.driver.numerics import PORTABLE
+from dasktune.engine.scaling import Scale
 from dasktune.errors import ConfigurationError, refuse
 from dasktune.graph.audits import SHARE
 from dasktune.graph.keys import root_key
@@ -50,6 +51,7 @@ def create_study(
     checkpoint_every: int | None = None,
     merge: bool = True,
     needs: GivenNeeds | NeedsFunction | None = None,
+    scale: Scale | None = None,
     depends_on: Iterable[object] = (),
     reuse: str = "code",
     portable: bool | None = None,
@@ -99,6 +101,12 @@ def create_study(
         preferred first. Or a function: it gets a configuration's values at step 0 by name, and
         returns a mapping, a list, or None for no needs. A `dasktune.Branch` of a space may have
         further needs.
+    scale
+        Lets several workers train one trial together when fewer trials live than workers, such as
+        ``dasktune.Scale(max=8)``: up to 8 workers of one compute class, as long as they keep 75%
+        of their speed. It needs a `TorchTrainer` that divides itself, whose trials need one device
+        each. The number changes where a tuner asks for more of a trial, at a rung of ASHA for
+        example, and is part of the state key; metrics are those of one device up to rounding.
     depends_on
         Further functions, classes or modules whose code decides the result.
     reuse
@@ -160,6 +168,7 @@ def create_study(
             checkpoint_every=checkpoint_every,
             merge=merge,
             needs=needs,
+            scale=scale,
             depends_on=depends_on,
             reuse=reuse,
             portable=portable,

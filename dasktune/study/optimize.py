@@ -605,6 +605,7 @@ class Optimizer:
             trains_alone=is_alone,
             needs_of=self._config.needs_of(),
             devices_of=self._config.devices_of(),
+            scale=self._config.scale,
         )
 
     def _inputs(self, tuner: Tuner) -> dict[str, object]:

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dasktune.engine.scaling import Scale, choose_devices, efficiency_of, most_devices
+from dasktune.engine.scaling import (
+    Scale,
+    choose_devices,
+    count_living,
+    efficiency_of,
+    most_devices,
+)
 from dasktune.errors import ConfigurationError
 
 FACTS = st.dictionaries(st.sampled_from([2, 4, 8, 16]), st.floats(0.1, 32.0)).map(
@@ -51,6 +57,14 @@ def test_most_devices_leaves_as_many_for_others(
     living: int, pool: dict[str, int], most: int
 ) -> None:
     assert most_devices(Scale(max=8), living=living, pool=pool) == most
+
+
+def test_trials_with_less_left_count_in_part() -> None:
+    assert count_living(10.0, []) == 1.0
+    assert count_living(10.0, [10.0, 30.0, 5.0]) == 3.5
+    pool = {"": 7}
+    assert most_devices(Scale(max=8), living=3.5, pool=pool) == 2
+    assert most_devices(Scale(max=8), living=3.6, pool=pool) == 1
 
 
 @pytest.mark.parametrize(

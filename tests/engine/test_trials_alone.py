@@ -11,8 +11,7 @@ from dasktune.algos import ASHA, Grid, StoppingASHA, Tuner
 from dasktune.engine.event_log import has_ended, replay
 from dasktune.engine.trials import Alone, TrialRecord
 from dasktune.errors import ConfigurationError
-from dasktune.graph.events import RunStage, WorkerJoined
-from dasktune.needs import NO_NEEDS, Needs, NumericClass
+from dasktune.needs import NO_NEEDS, Needs
 from dasktune.space import Float, Space
 from dasktune.types import Objective, Step, TrialState
 from tests.engine.test_engine import END, Bench, Halving, Metric, loss, summary
@@ -52,30 +51,6 @@ def test_trials_asked_for_later_are_trained_alone(stages: int) -> None:
     assert {number: trial.alone for number, trial in last.trials.items()} == {
         number: trial.alone for number, trial in again.trials.items()
     }
-
-
-@pytest.mark.parametrize("stages", [0, 1])
-def test_trial_alone_begins_on_any_numeric_class(stages: int) -> None:
-    """Its earlier steps were trained on the plain class, and count for its own keys no more."""
-    plain, other = NumericClass(name="cpu"), NumericClass(name="cuda A100", in_keys=True)
-    first = Bench(loss)
-    first.begin(Halving())
-    first.run(5)
-    again = resumed(first, trains_alone=True)
-    again.take(again.engine.resume(Halving(), place=0, records=first.log, now=0.0))
-    again.run(stages)
-    last = resumed(again, trains_alone=True)
-    for trial in last.trials.values():
-        path = trial.number, trial.keyed_sequences, trial.max_steps, trial.seed
-        last.dispatcher.register(*path, is_alone=trial.alone is not None)
-    last.engine.meet(plain, [other])
-    paths = last.dispatcher.plan.paths
-    alone = {number for number, trial in last.trials.items() if trial.alone is not None}
-    bound = {number for number in alone if paths[number].leaf.numerics is not None}
-    assert (len(alone), len(bound)) == (1, stages), "what was trained alone stays where it was"
-    last.tell(WorkerJoined(worker="w0", numerics=other))
-    last.take(last.engine.resume(Halving(), place=0, records=again.log, now=0.0))
-    assert any(isinstance(order, RunStage) for order in last.orders) == (not stages)
 
 
 def test_failed_trial_that_is_taken_back_is_trained_alone() -> None:

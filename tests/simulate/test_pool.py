@@ -77,7 +77,7 @@ class Called:
     ],
 )
 def test_step_seconds_pass_the_class_by_signature(given: object, slow: float) -> None:
-    assert step_seconds(given)({}, "slow") == slow  # type: ignore[arg-type]
+    assert step_seconds(given)({}, "slow", 1) == slow  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
