@@ -71,7 +71,7 @@ class ClusterFlags:
         typer.Option(
             metavar="N",
             min=1,
-            help="Up to N trials share a GPU of this host, as many as pay by measurement.",
+            help="Up to N trials share a GPU, as many as pay by measurement.",
         ),
     ] = None
     scheduler: Annotated[

@@ -40,10 +40,9 @@ class Place:
 
     Parameters
     ----------
-    workers, gpus_per_worker
-        The workers of a local cluster, or with `slurm` those in jobs.
-    trials_per_gpu
-        Most trials that train on a GPU of a local cluster at a time.
+    workers, gpus_per_worker, trials_per_gpu
+        The workers of a local cluster, or with `slurm` those in jobs, and the most trials that
+        train on one GPU at a time.
     scheduler, scheduler_file
         A running cluster: its URL, or the file that its scheduler has written.
     tls_ca, tls_cert, tls_key, insecure
@@ -106,7 +105,7 @@ class Place:
     @property
     def most_per_gpu(self) -> int:
         """The most trials that train on a GPU of a local cluster at a time."""
-        return 1 if self.trials_per_gpu is None else self.trials_per_gpu
+        return self.trials_per_gpu if self.is_local and self.trials_per_gpu is not None else 1
 
     def timeouts(self) -> Timeouts:
         """Return the timeouts of the run."""
@@ -153,7 +152,11 @@ class Place:
         """Return the options of each pool of SLURM jobs, from the arguments of `connecting`."""
         from dasktune.slurm.options import pools_for
 
-        own = {"workers": self.workers, "gpus_per_worker": self._whole_gpus()}
+        own = {
+            "workers": self.workers,
+            "gpus_per_worker": self._whole_gpus(),
+            "trials_per_gpu": self.trials_per_gpu,
+        }
         return pools_for(folder, {**own, **flags})
 
     def _whole_gpus(self) -> float | None:
@@ -169,8 +172,6 @@ class Place:
             for name in OF_THIS_HOST:
                 if getattr(self, name) is not None:
                     yield f"{_flag(name)} is for a local cluster, not for one of {named[0]}"
-        if self.slurm and self.trials_per_gpu is not None:
-            yield "--trials-per-gpu is for a local cluster, not for one of --slurm"
         if self.is_local and not _is_count(self.workers):
             yield f"--workers must be a number >= 1, got {self.workers!r}"
         for name in OF_SCHEDULER:

@@ -73,6 +73,8 @@ class WorkerPool:
         The offer of its workers, as far as the pool knows their tags.
     workers
         The addresses of its workers.
+    sharers
+        Number of its workers that share one device, of which only as many train as that pays.
     room
         The most workers that it can have now: fewer than its maximum while more are refused.
     is_tried
@@ -84,6 +86,7 @@ class WorkerPool:
     name: str
     offer: Offer
     workers: frozenset[str] = frozenset()
+    sharers: int = 1
     room: int = 0
     is_tried: bool = False
     status: PoolStatus = field(default_factory=lambda: PoolStatus(name=""))

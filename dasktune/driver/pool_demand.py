@@ -2,13 +2,14 @@
 
 A stage counts for one pool: the first one whose workers it fits and that has room. So the order of
 the pools says which one is preferred. Stages that fit fewer pools count first, so that stages that
-fit all pools leave them the room.
+fit all pools leave them the room. Where workers share devices, a stage needs all workers of one,
+until stages train there together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dasktune.cluster.pools import WorkerPool
@@ -51,6 +52,8 @@ class PoolDemand:
             As for `dasktune.driver.scaling.usable_slots`.
         """
         self._learn(view, pools, now)
+        together = {pool.name: _together(view, pool) for pool in pools}
+        rooms = {pool.name: pool.room // pool.sharers * together[pool.name] for pool in pools}
         counts = {
             pool.name: sum(1 for worker in pool.workers if _is_busy(view, worker)) for pool in pools
         }
@@ -60,12 +63,19 @@ class PoolDemand:
         fitting = [(self._fitting(view, wanted, pools), stages[wanted]) for wanted in stages]
         tried: set[str] = set()
         for suitable, count in sorted(fitting, key=lambda each: len(each[0])):
-            tried |= _share_out(count, suitable, counts)
+            tried |= _share_out(count, suitable, counts, rooms)
         for wanted, (suitable, count) in zip(stages, fitting, strict=True):
             if count and not suitable:
                 needs = [view.needs, *wanted]
                 tried.update(pool.name for pool in pools if self._may_renew(needs, pool, view, now))
-        return {name: min(count + (name in tried), MOST) for name, count in counts.items()}
+        return {
+            pool.name: min(
+                -(-(counts[pool.name] + (pool.name in tried)) // together[pool.name])
+                * pool.sharers,
+                MOST,
+            )
+            for pool in pools
+        }
 
     def _learn(self, view: RunView, pools: Sequence[WorkerPool], now: float) -> None:
         """Remember what the workers of each pool have."""
@@ -115,10 +125,10 @@ class PoolDemand:
         grown_at = self._grown_at.get(pool.name, math.inf)
         if now < grown_at + OTHER_NODE_SECONDS or len(pool.workers) >= pool.room:
             return False
-        known = self._offers[pool.name]
+        known, beside = self._offers[pool.name], {*view.beside}
         classes = {need.numerics for each in needs for need in each.alternatives}
         return _fits_on(classes, needs, known) and all(
-            _is_busy(view, worker) for worker in pool.workers
+            _is_busy(view, worker) or worker in beside for worker in pool.workers
         )
 
 
@@ -141,15 +151,29 @@ def _is_busy(view: RunView, worker: str) -> bool:
     return worker in view.slots and view.is_busy(worker)
 
 
-def _share_out(count: int, suitable: Sequence[WorkerPool], counts: dict[str, int]) -> set[str]:
-    """Count stages for the first of the suitable pools that have room.
+def _together(view: RunView, pool: WorkerPool) -> int:
+    """Return how many stages a shared device of a pool trains now, where it trains most; 1 else."""
+    if pool.sharers == 1:
+        return 1
+    return max(
+        (1 + view.company(worker) for worker in pool.workers if _is_busy(view, worker)), default=1
+    )
+
+
+def _share_out(
+    count: int,
+    suitable: Sequence[WorkerPool],
+    counts: dict[str, int],
+    rooms: Mapping[str, int],
+) -> set[str]:
+    """Count stages for the first of the suitable pools that have room for so many stages.
 
     Return the pools that are to be asked for one worker more, since they may have room again. The
     stages count for another pool until such a worker is there: its job may stand in a long queue.
     """
     tried = set()
     for pool in suitable:
-        taken = min(count, max(0, pool.room - counts[pool.name]))
+        taken = min(count, max(0, rooms[pool.name] - counts[pool.name]))
         counts[pool.name] += taken
         count -= taken
         if count and pool.is_tried:

@@ -74,7 +74,7 @@ def yet_to_begin(view: RunView, left: int | None) -> int:
     of `usable_slots`.
     """
     busy = view.busy_workers
-    if busy < len(view.slots) - sum(1 for _ in view.withheld):
+    if busy < len(view.slots) - len({*view.withheld, *view.beside}):
         return 0
     return max(1, busy) if left is None else left
 

@@ -436,6 +436,10 @@ class Dispatcher:
             if not slot.queue and (is_beside or worker in lenders):
                 yield worker
 
+    def company(self, worker: str) -> int:
+        """Return how many other workers of the same device have a stage or an audit."""
+        return self._placing.packing.company(worker)
+
     @property
     def withheld(self) -> Iterator[str]:
         """Yield the workers that other studies have."""

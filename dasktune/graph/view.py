@@ -276,6 +276,10 @@ class RunView:
         """Yield the workers without a stage whose device a stage uses, or another stands for."""
         return self._dispatcher.beside
 
+    def company(self, worker: str) -> int:
+        """Return how many other workers of the same device have a stage or an audit."""
+        return self._dispatcher.company(worker)
+
     @property
     def withheld(self) -> Iterator[str]:
         """Yield the workers that other studies have."""

@@ -68,7 +68,7 @@ class JobPool:
     @property
     def target(self) -> int:
         """The number of jobs that there should be."""
-        return -(-self.demand.target // self.options.workers_per_job)
+        return -(-self.demand.target // self.options.processes)
 
     @property
     def is_wanted(self) -> bool:
@@ -123,12 +123,13 @@ class JobPool:
         `now` is in seconds, by the clock of `use`.
         """
         is_refused = bool(self._refusal) or self.trouble() is not None
-        here = max(len(workers), len(self.living) * self.options.workers_per_job)
+        here = max(len(workers), len(self.living) * self.options.processes)
         queued = sum(1 for state in self.living.values() if state.startswith(PENDING))
         return WorkerPool(
             name=self.name,
             offer=self.offer(),
             workers=workers,
+            sharers=self.options.trials_per_gpu,
             room=min(here, self.options.most) if is_refused else self.options.most,
             is_tried=is_refused and here < self.options.most and self._may_try(now),
             status=PoolStatus(

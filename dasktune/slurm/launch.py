@@ -24,6 +24,9 @@ from dasktune.errors import ConfigurationError
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
+SHARED_DEVICE = "DASKTUNE_DEVICE"
+"""As in `dasktune.worker.sharing`, which imports much."""
+
 WORKER = "distributed.cli.dask_worker"
 """The module of the worker command."""
 
@@ -39,6 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--gpus-per-worker", type=int, default=0)
     parser.add_argument("--sharers", type=int, default=1)
+    parser.add_argument("--is-measured", action="store_true")
     parser.add_argument("--name", required=True)
     parser.add_argument("--local-directory")
     given, others = parser.parse_known_args(arguments)
@@ -52,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    return WorkerProcesses(names, shares, others).run()
+    return WorkerProcesses(names, shares, others, is_measured=given.is_measured).run()
 
 
 def worker_names(job: str, workers: int) -> list[str]:
@@ -140,16 +144,26 @@ class WorkerProcesses:
         The devices of each worker; None for those of the job.
     arguments
         Of ``dask worker``, without a name.
+    is_measured
+        Whether only as many workers of one device train at a time as that pays, by measurement.
     """
 
     def __init__(
-        self, names: Sequence[str], shares: Sequence[str | None], arguments: Sequence[str]
+        self,
+        names: Sequence[str],
+        shares: Sequence[str | None],
+        arguments: Sequence[str],
+        *,
+        is_measured: bool = False,
     ) -> None:
         self._commands = {
             name: [sys.executable, "-m", WORKER, *arguments, "--no-nanny", "--name", name]
             for name in names
         }
-        self._shares = dict(zip(names, shares, strict=True))
+        self._environments = {
+            name: environment_of(share, is_measured=is_measured)
+            for name, share in zip(names, shares, strict=True)
+        }
         self._running: dict[int, Running] = {}
         self._is_ending = False
 
@@ -169,7 +183,7 @@ class WorkerProcesses:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
             if not self._is_ending:
-                process = _started(self._commands[name], environment_of(self._shares[name]), before)
+                process = _started(self._commands[name], self._environments[name], before)
                 self._running[process.pid] = Running(name, process, time.monotonic())
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -199,9 +213,16 @@ class WorkerProcesses:
                 os.kill(pid, number)
 
 
-def environment_of(devices: str | None) -> Mapping[str, str]:
-    """Return the environment of a worker that sees these devices."""
-    return dict(os.environ) if devices is None else {**os.environ, DEVICES: devices}
+def environment_of(devices: str | None, *, is_measured: bool) -> Mapping[str, str]:
+    """Return the environment of a worker that sees these devices.
+
+    The indices of GPUs repeat in each job of a node, so the name of a shared one has the job's id.
+    """
+    if devices is None:
+        return dict(os.environ)
+    job = os.environ.get("SLURM_JOB_ID", "")
+    shared = {SHARED_DEVICE: f"job {job}, GPU {devices}"} if is_measured else {}
+    return {**os.environ, DEVICES: devices, **shared}
 
 
 def _started(

@@ -17,6 +17,7 @@ from dask.utils import parse_bytes
 from dasktune.config_file import FILE, table_of
 from dasktune.errors import ConfigurationError, refuse, shown, unknown
 from dasktune.needs import LABELS, is_label
+from dasktune.worker.gpus import sharing_problems
 
 LEAST_WALLTIME = 120
 """Shortest walltime in seconds: a shorter one is mostly start and end of the worker."""
@@ -47,12 +48,16 @@ class SlurmOptions:
         A number, or a range such as ``"2-8"`` or ``"0-8"``: as many as the tuner can use, in these
         bounds. Multiples of `workers_per_job`; those of one job if None.
     workers_per_job
-        Workers that share a job, each a process of its own.
+        Workers that share a job, each a process of its own; if None as many as `trials_per_gpu`.
     partition, account, qos
         As for ``sbatch``; SLURM's default if None.
     gpus_per_worker
         GPUs of a worker; it sees no others (``CUDA_VISIBLE_DEVICES``). With a fraction such as
         0.5, 2 workers of the job share a GPU.
+    trials_per_gpu
+        Most trials that may train on one GPU at a time, each in a worker of its own; see
+        `dasktune.local_client`. More than 1 is for ``gpus_per_worker=1``: so many workers of the
+        job see the same GPU.
     cpus_per_worker
         Cores of a worker. Training has one process; the others serve its threads and data loaders.
     memory
@@ -92,11 +97,12 @@ class SlurmOptions:
     """
 
     workers: str | int | None = None
-    workers_per_job: int = 1
+    workers_per_job: int | None = None
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
     gpus_per_worker: float = 0
+    trials_per_gpu: int = 1
     cpus_per_worker: int = 1
     memory: str = "4GB"
     walltime: str = "1:00:00"
@@ -133,14 +139,20 @@ class SlurmOptions:
         return self._bounds[1]
 
     @property
+    def processes(self) -> int:
+        """The workers of a job, each a process of its own."""
+        return self.trials_per_gpu if self.workers_per_job is None else self.workers_per_job
+
+    @property
     def sharers(self) -> int:
-        """How many workers share a GPU; 1 if each has its own, or none."""
-        return round(1 / self.gpus_per_worker) if 0 < self.gpus_per_worker < 1 else 1
+        """How many workers see the same GPU; 1 if each has its own, or none."""
+        is_part = 0 < self.gpus_per_worker < 1
+        return round(1 / self.gpus_per_worker) if is_part else self.trials_per_gpu
 
     @property
     def gpus_per_job(self) -> int:
         """The GPUs of a job."""
-        return math.ceil(self.workers_per_job / self.sharers) * math.ceil(self.gpus_per_worker)
+        return math.ceil(self.processes / self.sharers) * math.ceil(self.gpus_per_worker)
 
     @property
     def walltime_seconds(self) -> int:
@@ -161,23 +173,21 @@ class SlurmOptions:
 
     @property
     def _bounds(self) -> tuple[int, int]:
-        return _range_of(self.workers_per_job if self.workers is None else self.workers)
+        return _range_of(self.processes if self.workers is None else self.workers)
 
     def _number_problems(self) -> Iterator[str]:
-        least, most = self._bounds
-        for name in ("workers_per_job", "cpus_per_worker"):
+        for name in ("workers_per_job", "cpus_per_worker", "trials_per_gpu"):
             given = getattr(self, name)
-            if type(given) is not int or given < 1:
+            if (type(given) is not int or given < 1) and (name, given) != ("workers_per_job", None):
                 yield f"{name} must be an int >= 1, got {given!r}"
-                if name == "workers_per_job":
-                    return
+        if type(self.processes) is not int or self.processes < 1:
+            return
+        least, most = self._bounds
         if most < max(1, least):
             yield f"workers must be a number >= 1 or a range such as '2-8', got {self.workers!r}"
-        elif least % self.workers_per_job or most % self.workers_per_job:
-            yield (
-                f"workers must be multiples of workers_per_job {self.workers_per_job}, "
-                f"got {self.workers!r}"
-            )
+        elif least % self.processes or most % self.processes:
+            name = "trials_per_gpu" if self.workers_per_job is None else "workers_per_job"
+            yield f"workers must be multiples of {name} {self.processes}, got {self.workers!r}"
         if not _is_number(self.idle_seconds) or self.idle_seconds <= 0:
             yield f"idle_seconds must be a number > 0, got {self.idle_seconds!r}"
         try:
@@ -194,10 +204,16 @@ class SlurmOptions:
         is_part = _is_number(given) and 0 < given < 1 and abs(round(1 / given) * given - 1) < 0.05
         if not is_whole and not is_part:
             yield f"gpus_per_worker must be an int >= 0 or a part such as 0.5, got {given!r}"
-        elif type(self.workers_per_job) is int and self.workers_per_job % self.sharers:
+            return
+        if type(self.trials_per_gpu) is not int or self.trials_per_gpu < 1:
+            return  # said elsewhere
+        problems = [*sharing_problems(self.trials_per_gpu, given)]
+        yield from problems
+        if not problems and type(self.processes) is int and self.processes % self.sharers:
+            name = "gpus_per_worker" if given < 1 else "trials_per_gpu"
             yield (
                 f"workers_per_job must be a multiple of {self.sharers}, since so many share a GPU "
-                f"(gpus_per_worker={given:g}), got {self.workers_per_job!r}"
+                f"({name}={getattr(self, name):g}), got {self.processes!r}"
             )
 
     def _time_problems(self) -> Iterator[str]:

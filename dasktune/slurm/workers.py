@@ -122,7 +122,7 @@ def shared_folder(pools: Mapping[str, SlurmOptions]) -> Path:
 
 def job_options(options: SlurmOptions, shared: Path) -> dict[str, Any]:
     """Return the arguments of dask-jobqueue for the jobs."""
-    workers = options.workers_per_job
+    workers = options.processes
     return {
         "queue": options.partition,
         "account": options.account,
@@ -148,8 +148,9 @@ def job_options(options: SlurmOptions, shared: Path) -> dict[str, Any]:
 def _launch(options: SlurmOptions) -> str:
     each = math.ceil(options.gpus_per_worker)
     return (
-        f"dasktune.slurm.launch --workers {options.workers_per_job} "
+        f"dasktune.slurm.launch --workers {options.processes} "
         f"--gpus-per-worker {each} --sharers {options.sharers}"
+        + (" --is-measured" if options.trials_per_gpu > 1 else "")
     )
 
 

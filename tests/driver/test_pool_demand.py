@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dasktune.cluster.pools import WorkerPool
 from dasktune.driver.pool_demand import PoolDemand
+from dasktune.driver.scaling import yet_to_begin
 from dasktune.engine.timeouts import OTHER_NODE_SECONDS
 from dasktune.graph.events import WorkerGone, WorkerJoined, WorkerLost
 from dasktune.graph.view import RunView
 from dasktune.needs import Needs, NumericClass, Offer
 from dasktune.sequences import Constant
 from tests.graph.test_dispatch import Table, turn
+from tests.graph.test_packing import Device
 
 GPU, BIG, FAST = Needs.of({"GPU": 1}), Needs.of({"GPU": 2}), Needs.of({"tags": "fast"})
 
@@ -41,6 +45,31 @@ def test_stage_counts_for_the_first_pool_that_it_fits() -> None:
     table = stages(GPU, GPU, None, None, None)
     assert demand(table, pool("cpu"), pool("gpu", 1)) == {"cpu": 3, "gpu": 2}
     assert demand(table, pool("gpu", 1), pool("cpu")) == {"gpu": 5, "cpu": 0}
+
+
+def test_stage_asks_for_all_workers_of_a_shared_device() -> None:
+    table = stages(GPU, GPU, GPU)
+    shared = replace(pool("gpu", 1, room=8), sharers=4)
+    assert demand(table, shared, pool("old", 1)) == {"gpu": 8, "old": 1}
+
+
+def test_stages_that_train_together_ask_for_one_device() -> None:
+    device = Device(lambda n: min(n, 2))
+    device.ask(range(60))
+    device.pack(2)
+    workers = " ".join(f"w{number}" for number in range(4))
+    shared = replace(pool("gpu", room=99, workers=workers), sharers=4)
+    for trial in [*device.dispatcher.wanted][9:]:
+        device.dispatcher.stop(trial, device.now)
+    view = RunView(device.dispatcher)
+    assert view.busy_workers + view.count_ready(99) == 9
+    assert PoolDemand().of(view, [shared], device.now, left=0) == {"gpu": 20}
+
+
+def test_idle_workers_of_a_busy_device_leave_trials_to_begin() -> None:
+    device = Device(float, devices=2)
+    device.ask(range(2))
+    assert yet_to_begin(RunView(device.dispatcher), None) == 2
 
 
 def test_stage_counts_for_the_next_pool_once_one_is_full() -> None:

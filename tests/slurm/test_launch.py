@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from dasktune.errors import ConfigurationError
+from dasktune.slurm import launch as launching
 from dasktune.slurm.launch import device_shares
+from dasktune.worker.sharing import SHARED_DEVICE
 from tests.holding import wait_until
 
 pytestmark = pytest.mark.process
@@ -30,6 +32,7 @@ def end(number, _):
     sys.exit(0)
 signal.signal(signal.SIGTERM, end)
 note("began", os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES"), *sys.argv[1:])
+note("shares", os.environ.get("DASKTUNE_DEVICE"))
 if os.environ.get("FAILS") == name:
     sys.exit(3)
 while True:
@@ -85,36 +88,54 @@ def test_launch_gives_workers_names_devices_and_shared_arguments(
 ) -> None:
     shared = ("--workers", "2", "--gpus-per-worker", "1", "--sharers", "1")
     launch(*shared, "tcp://there:1", "--name", "job", "--nthreads", "1", CUDA_VISIBLE_DEVICES="4,7")
-    wait_until(lambda: lines_of(tmp_path, "job-0") and lines_of(tmp_path, "job-1"))
+    wait_until(lambda: all(len(lines_of(tmp_path, f"job-{n}")) == 2 for n in (0, 1)))
     for name, device in (("job-0", "4"), ("job-1", "7")):
-        (began,) = lines_of(tmp_path, name)
+        began, shares = lines_of(tmp_path, name)
+        assert shares == ["shares", "None"]
         assert began[2] == device
         assert began[3:] == ["tcp://there:1", "--nthreads", "1", "--no-nanny", "--name", name]
+
+
+def test_launch_names_the_device_that_workers_share(
+    tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
+) -> None:
+    shared = ("--workers", "4", "--gpus-per-worker", "1", "--sharers", "2", "--is-measured")
+    environment = {"CUDA_VISIBLE_DEVICES": "0,3", "SLURM_JOB_ID": "17"}
+    launch(*shared, "tcp://there:1", "--name", "job", **environment)
+    names = [f"job-{number}" for number in range(4)]
+    wait_until(lambda: all(len(lines_of(tmp_path, name)) == 2 for name in names))
+    lines = [lines_of(tmp_path, name) for name in names]
+    assert [began[2] for began, _ in lines] == ["0", "0", "3", "3"]
+    assert [" ".join(shares[1:]) for _, shares in lines] == [
+        *["job 17, GPU 0"] * 2,
+        *["job 17, GPU 3"] * 2,
+    ]
+    assert launching.SHARED_DEVICE == SHARED_DEVICE
 
 
 def test_launch_signals_each_worker_once_and_waits_for_it(
     tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
 ) -> None:
     job = launch("--workers", "2", "--name", "job")
-    wait_until(lambda: lines_of(tmp_path, "job-0") and lines_of(tmp_path, "job-1"))
+    wait_until(lambda: all(len(lines_of(tmp_path, f"job-{n}")) == 2 for n in (0, 1)))
     job.send_signal(signal.SIGTERM)
-    wait_until(lambda: len(lines_of(tmp_path, "job-0")) > 1)
+    wait_until(lambda: len(lines_of(tmp_path, "job-0")) > 2)
     job.send_signal(signal.SIGTERM)
     assert job.wait(30) == 0
     for name in ("job-0", "job-1"):
-        assert lines_of(tmp_path, name)[1:] == [["told", str(int(signal.SIGTERM))], ["saved"]]
+        assert lines_of(tmp_path, name)[2:] == [["told", str(int(signal.SIGTERM))], ["saved"]]
 
 
 def test_a_worker_that_dies_is_started_again(
     tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
 ) -> None:
     job = launch("--workers", "2", "--name", "job", again=0.0)
-    wait_until(lambda: lines_of(tmp_path, "job-0") and lines_of(tmp_path, "job-1"))
+    wait_until(lambda: all(len(lines_of(tmp_path, f"job-{n}")) == 2 for n in (0, 1)))
     os.kill(int(lines_of(tmp_path, "job-0")[0][1]), signal.SIGKILL)
-    wait_until(lambda: len(lines_of(tmp_path, "job-0")) == 2)
+    wait_until(lambda: len(lines_of(tmp_path, "job-0")) == 4)
     job.send_signal(signal.SIGTERM)
     assert job.wait(30) == 0
-    assert len(lines_of(tmp_path, "job-1")) == 3, "the other went on"
+    assert len(lines_of(tmp_path, "job-1")) == 4, "the other went on"
 
 
 def test_one_that_dies_at_once_is_not_and_the_job_says_so(
@@ -126,7 +147,7 @@ def test_one_that_dies_at_once_is_not_and_the_job_says_so(
     wait_until(lambda: lines_of(tmp_path, "job-0"))
     job.send_signal(signal.SIGTERM)
     assert job.wait(30) == 1
-    assert len(lines_of(tmp_path, "job-1")) == 1
+    assert len(lines_of(tmp_path, "job-1")) == 2
     assert lines_of(tmp_path, "job-0")[-1] == ["saved"]
 
 

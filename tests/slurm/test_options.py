@@ -140,6 +140,20 @@ def test_a_job_asks_for_what_all_its_workers_need(tmp_path: Path) -> None:
     assert 'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-3}"' in found["job_script_prologue"]
 
 
+def test_workers_of_a_job_share_its_gpus_by_measurement(tmp_path: Path) -> None:
+    (tmp_path / "dasktune.toml").write_text("[slurm]\ngpus-per-worker = 1\nworkers = '4-8'\n")
+    options = pools_for(tmp_path, {"trials_per_gpu": 4})[""]
+    assert (options.processes, options.gpus_per_job, options.least) == (4, 1, 4)
+    found = job_options(options, tmp_path)
+    assert found["worker_command"].endswith(
+        "--workers 4 --gpus-per-worker 1 --sharers 4 --is-measured"
+    )
+    assert (found["processes"], found["job_cpu"]) == (4, 4)
+    assert "GPU=1" in found["worker_extra_args"]
+    two = SlurmOptions(trials_per_gpu=4, gpus_per_worker=1, workers_per_job=8)
+    assert two.gpus_per_job == 2
+
+
 @pytest.mark.parametrize(
     ("workers", "gpus", "asked"),
     [(1, 0, 0), (3, 1, 3), (2, 4, 8), (2, 0.5, 1), (6, 0.33, 2), (4, 0.25, 1)],
@@ -158,6 +172,21 @@ def test_gpus_of_a_job_are_counted(workers: int, gpus: float, asked: int) -> Non
         ({"gpus_per_worker": float("nan")}, "gpus_per_worker must be an int >= 0 or a part"),
         ({"workers_per_job": 0}, "workers_per_job must be an int >= 1, got 0"),
         ({"workers": "2-5", "workers_per_job": 2}, "workers must be multiples of workers_per_job"),
+        ({"trials_per_gpu": 2}, "trials_per_gpu=2 must come with gpus_per_worker=1, got 0"),
+        ({"trials_per_gpu": 0}, "trials_per_gpu must be an int >= 1, got 0"),
+        ({"trials_per_gpu": 2.0}, "trials_per_gpu must be an int >= 1, got 2.0"),
+        (
+            {"trials_per_gpu": 2, "gpus_per_worker": 0.5},
+            "trials_per_gpu=2 must come with gpus_per_worker=1, got 0.5",
+        ),
+        (
+            {"trials_per_gpu": 2, "gpus_per_worker": 1, "workers_per_job": 3},
+            "workers_per_job must be a multiple of 2, since so many share a GPU (trials_per_gpu=2)",
+        ),
+        (
+            {"trials_per_gpu": 2, "gpus_per_worker": 1, "workers": "1-4"},
+            "workers must be multiples of trials_per_gpu 2, got '1-4'",
+        ),
         ({"idle_seconds": 0}, "idle_seconds must be a number > 0, got 0"),
         ({"job_name": "a b"}, "job_name must be one word"),
         ({"job_name": None}, "job_name must be one word"),

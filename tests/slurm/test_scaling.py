@@ -12,6 +12,7 @@ import time
 import pytest
 
 from dasktune.cli.status import read
+from dasktune.graph.packing import LEAST_SAMPLES
 from tests.slurm_server import Slurm
 
 from .conftest import PATIENCE, Folder
@@ -158,6 +159,37 @@ def test_workers_of_a_job_share_its_gpus_in_separate_processes(
     assert len(seen) == 4
     assert sorted(gpu for _, gpu in seen) == ["0", "0", "1", "1"]
     check_each_step_once(folder, 8, 8)
+
+
+def test_workers_of_a_gpu_train_together_once_that_was_measured(
+    folder: Folder, slurm: Slurm
+) -> None:
+    begins = """with torch.no_grad(), open("steps.log", "a") as file:
+            device = os.environ.get("DASKTUNE_DEVICE", "").replace(" ", "")
+            file.write(f"begins {device} {self.hp['trial']} {self.steps} {os.getpid()}\\n")
+        while os.path.exists"""
+    text = STUDY_FILE.replace("while os.path.exists", begins)
+    # It finds no GPU, so the memory of a worker is that of its process.
+    text = text.replace("import dasktune", "import torch\n\nimport dasktune")
+    # Trials that differ in a float are of one model.
+    text = text.replace("trial=list(range(trials))", "trial=[float(n) for n in range(trials)]")
+    text = text.replace("hold-{self.hp['trial']}-", "hold-{self.hp['trial']:g}-")
+    (folder.path / "count.py").write_text(text)
+    options(folder, gpus_per_worker=1, trials_per_gpu=2)
+    held = Held(folder, *range(LEAST_SAMPLES, 8), at=0)
+    words = ("--memory", "4GB", "--config", "trials=8", "--config", "steps=1")
+    process = folder.start(*RUN, *words)
+    folder.wait(lambda: len(folder.steps()) == 2 * LEAST_SAMPLES + 2, process)
+    (job,) = slurm.jobs()
+    assert slurm.call("squeue", "-h", "-j", job, "-o", "%b").endswith("gpu:1")
+    alone, together = folder.steps()[:-2], folder.steps()[-2:]
+    assert [line[0] for line in alone] == ["begins", job] * LEAST_SAMPLES
+    assert {line[1] for line in together} == {f"job{job},GPU0"}
+    assert len({pid for *_, pid in together}) == 2
+    held.let_go()
+    finished(process)
+    trained = [line for line in folder.steps() if line[0] != "begins"]
+    assert sorted(float(line[2]) for line in trained) == [*range(8)]
 
 
 def test_all_workers_of_a_job_that_is_cancelled_save_first(folder: Folder, slurm: Slurm) -> None:
