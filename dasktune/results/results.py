@@ -14,6 +14,7 @@ from dasktune.algos.curves import Predictor
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.driver.audit_notes import differences_of, figures_of
 from dasktune.driver.history import History, TunerPlace
+from dasktune.driver.numerics import PORTABLE
 from dasktune.driver.reuse import KnownStates
 from dasktune.driver.run_status import RunStatus
 from dasktune.engine.event_log import Record, Replay, replay
@@ -47,6 +48,7 @@ from dasktune.results.summary import (
     steps_beyond,
     summarise,
     suspensions_of,
+    trials_on_several_classes,
 )
 from dasktune.results.withdrawn import withdrawn_of
 from dasktune.storage.checkpoints import CheckpointStore
@@ -213,7 +215,13 @@ class StudyResults:
             withdrawn=withdrawn_of(self.history, self.records.values),
             suspensions=suspensions_of(stages),
         )
-        return {**figures, "models": models_of(models)}
+        is_portable = self.row.spec.get(PORTABLE) is True
+        several = trials_on_several_classes(self.plan, self.records, stages) if is_portable else []
+        return {
+            **figures,
+            "models": models_of(models),
+            "trials_on_several_classes": several,
+        }
 
     @property
     def differences(self) -> list[Record]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from statistics import fmean, pstdev
 from typing import TypedDict
@@ -92,6 +92,13 @@ class StepsOnDevices(TypedDict):
     steps: int
 
 
+class ClassesOfTrial(TypedDict):
+    """A trial that was trained on several compute classes, and these classes."""
+
+    trial: int
+    classes: list[str]
+
+
 class Summary(TypedDict):
     """Figures of a study; ``wall_seconds`` are of the wall clock.
 
@@ -106,7 +113,8 @@ class Summary(TypedDict):
     ``merge_rate`` is requested by unique steps. ``worker_seconds`` is the time that workers
     spent on stages. ``suspensions`` is None if no trial was suspended. ``models`` are those of
     the forest of the last run's tuner. ``steps_on_devices`` divides ``steps_unique`` by the number
-    of devices that train a step together.
+    of devices that train a step together. ``trials_on_several_classes`` has the trials of a study
+    with ``portable=True`` whose steps this study trained on workers of several compute classes.
     """
 
     trials: int
@@ -127,6 +135,7 @@ class Summary(TypedDict):
     suspensions: Suspensions | None
     models: list[ModelFigures]
     steps_on_devices: list[StepsOnDevices]
+    trials_on_several_classes: list[ClassesOfTrial]
 
 
 def summarise(
@@ -170,6 +179,7 @@ def summarise(
         suspensions=suspensions,
         models=[],
         steps_on_devices=steps_on_devices(plan, asked),
+        trials_on_several_classes=[],
     )
 
 
@@ -270,6 +280,32 @@ def steps_beyond(
                 known = beyond.get(node, (begin, end))
                 beyond[node] = min(begin, known[0]), max(end, known[1])
     return sum(end - begin for begin, end in beyond.values())
+
+
+def trials_on_several_classes(
+    plan: SearchPlan, trials: Mapping[int, TrialRecord], stages: Iterable[StageRow]
+) -> list[ClassesOfTrial]:
+    """Return the trials whose requested steps were trained on several compute classes.
+
+    Stages count for all trials that share their steps. Those without a known class do not count.
+    """
+    asked = steps_asked(trials)
+    trained: dict[Node, set[tuple[Step, str]]] = defaultdict(set)
+    for stage in stages:
+        trial = next((number for number in stage.trials if number in asked), None)
+        if trial is None or not stage.kind:
+            continue
+        for node in plan.nodes_of(trial):
+            begin, end = max(stage.start, node.start), min(stage.start + stage.steps, node.stop)
+            if begin < end:
+                trained[node].add((begin, stage.kind))
+    several = []
+    for trial, until in asked.items():
+        passed = (each for node in plan.nodes_of(trial) for each in trained.get(node, ()))
+        classes = sorted({kind for begin, kind in passed if begin < until})
+        if len(classes) > 1:
+            several.append(ClassesOfTrial(trial=trial, classes=classes))
+    return several
 
 
 def _ends(plan: SearchPlan, asked: Mapping[int, Step]) -> dict[Node, Step]:

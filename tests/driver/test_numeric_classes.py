@@ -150,10 +150,15 @@ def test_begun_trial_waits_for_its_class_if_workers_are_late(
 
 @pytest.mark.process
 def test_portable_trials_may_change_their_class(tmp_path: Path) -> None:
-    optimize(study(tmp_path, portable=True), ONE, limits=dt.Limits(steps=4))
+    one, other = ({**each, "DASKTUNE_CLASS": name} for each, name in ((ONE, "a"), (OTHER, "b")))
+    optimize(study(tmp_path, portable=True), one, limits=dt.Limits(steps=4))
     again = study(tmp_path, portable=True)
-    optimize(again, OTHER)
+    optimize(again, other)
     assert {"one", "other"} in classes_of(again)
+    changed = {number for number, each in enumerate(classes_of(again)) if len(each) > 1}
+    told = again.summary()["trials_on_several_classes"]
+    assert {each["trial"] for each in told} == changed
+    assert all(each["classes"] == ["a", "b"] for each in told)
     assert {each.environment[NUMERICS] for each in commits_of(tmp_path)} == {"one", "other"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dasktune.driver.audit_notes import AuditFigures
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import SearchPlan
@@ -12,6 +14,7 @@ from dasktune.results.summary import (
     savings_line,
     steps_beyond,
     summarise,
+    trials_on_several_classes,
 )
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage.database.schema import StageRow
@@ -165,6 +168,7 @@ def test_savings_line_has_the_savings() -> None:
         worker_seconds=1.0,
         best_value=None,
         steps_on_devices=[{"devices": 1, "steps": 120}],
+        trials_on_several_classes=[],
     )
     assert savings_line(numbers) == (
         "trained 41% of the steps asked for (82 of 200, 2 repeated, 40 found from other runs)"
@@ -175,3 +179,19 @@ def test_savings_line_has_the_savings() -> None:
         "trained 41% of the steps asked for (82 of 200, 2 repeated, 40 found from other runs); "
         "audited 31 resumes: all identical"
     )
+
+
+def test_trials_that_changed_their_class_are_named() -> None:
+    plan, records = two_trials()
+    stages = [
+        replace(stage(0, 0, 6), kind="old"),  # both trials share these steps
+        replace(stage(0, 6, 4), kind="old"),
+        replace(stage(1, 6, 2), kind=""),
+    ]
+    assert trials_on_several_classes(plan, records, stages) == []
+    stages.append(replace(stage(1, 8, 2), kind="new"))
+    assert trials_on_several_classes(plan, records, stages) == [
+        {"trial": 1, "classes": ["new", "old"]}
+    ]
+    records[1].until, records[1].steps, records[1].state = None, 8, TrialState.PRUNED
+    assert trials_on_several_classes(plan, records, stages) == [], "it asked for none of these"
