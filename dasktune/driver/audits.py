@@ -288,7 +288,7 @@ class Audits:
         key, audit = begun
         node = audit.way.node
         able = (slot.worker for slot in slots if self._view.may_run(slot.worker, node))
-        worker = next(able, None)
+        worker = None if self._takes_several(audit.way) else next(able, None)
         if worker is None:
             self._draw.end(key, 0, has_result=False)
             self._dropped += 1
@@ -299,6 +299,11 @@ class Audits:
         future = submitter.audit(worker, spec, self._view.claims(worker, node))
         future.add_done_callback(lambda _: wake())
         self._running[name] = _Running(key=key, audit=audit, worker=worker, future=future)
+
+    def _takes_several(self, way: Stretch) -> bool:
+        """Whether steps take several workers: an audit has the devices of one."""
+        nodes = (node for node in way.node.up() if node.stop > way.start)
+        return any(self._view.workers_of(node) > 1 for node in nodes)
 
     def _free_slots(self, paused: Collection[str]) -> list[SlotView]:
         """Return the slots that could have an audit, those with the least to do first."""

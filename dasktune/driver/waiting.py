@@ -116,6 +116,7 @@ def waits_of(view: RunView, around: Surroundings) -> list[Wait]:
     waits += [*_for_aside(view), *_for_store(around), *_for_begin(view, around)]
     for name, count in sorted(around.others.items()):
         waits.append(Wait(kind="driver", text=f"{name} trains {_counted(count, 'stage')}"))
+    waits += _for_gangs(view)
     idle, total = view.idle_workers, len(view.slots)
     if idle and not view.is_idle:
         has = "has" if idle == 1 else "have"
@@ -161,6 +162,15 @@ def _for_pools(pools: Iterable[PoolStatus]) -> Iterator[Wait]:
         if pool.wanted and not pool.workers:
             stages = _counted(pool.wanted, "stage")
             yield Wait(kind="pool", text=f"{stages} for {pool.name}: {pool.reason}")
+
+
+def _for_gangs(view: RunView) -> Iterator[Wait]:
+    """Yield which stages wait until workers are idle that train them together."""
+    for node in islice(view.gathering, MOST_UNMET):
+        trials = trials_text(sorted(trials_of(node))[:MOST_TRIALS])
+        count = _counted(view.workers_of(node), "worker")
+        text = f"1 stage of {trials} to run: it waits until {count} of one class are idle"
+        yield Wait(kind="stages", text=text)
 
 
 def _for_share(view: RunView) -> Iterator[Wait]:

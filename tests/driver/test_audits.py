@@ -24,6 +24,7 @@ from dasktune.driver.shared_stages import SharedStages
 from dasktune.engine.timeouts import WAITS
 from dasktune.errors import ConfigurationError, StorageError, TrainerError
 from dasktune.graph.audits import MOST_OPEN, AuditDraw
+from dasktune.graph.devices import with_devices
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import RunStage, WorkerGone, WorkerJoined
 from dasktune.graph.placement import Placing
@@ -468,7 +469,7 @@ def launch(attempt: str, node: Node, start: int) -> RunStage:
 class Scene:
     """The audits of a run on two workers, in which trial 1 has resumed at step 10."""
 
-    def __init__(self, *, by: str = "", needs: Needs | None = None) -> None:
+    def __init__(self, *, by: str = "", needs: Needs | None = None, devices: int = 1) -> None:
         self.dispatcher = Dispatcher("aa" * 16)
         self.sent: list[tuple[str, AuditSpec, Answers]] = []
         self.notes: list[Mapping[str, Any]] = []
@@ -488,7 +489,8 @@ class Scene:
             fail=lambda failure: self.failed.append(failure.text),
         )
         for trial, rate in enumerate(RATES):
-            self.dispatcher.register(trial, {"lr": rate}, STEPS, needs=needs)
+            sequences = with_devices({"lr": rate}, [(0, devices)])
+            self.dispatcher.register(trial, sequences, STEPS, needs=needs)
         self.resume(1, 10, by=by)
 
     def note(self, kind: str, **content: Any) -> None:
@@ -693,6 +695,16 @@ def test_audits_forget_stages_that_are_not_under_way() -> None:
     for number in range(2 * MOST_OPEN):
         scene.audits.launched(launch(f"lost {number}", leaf, 10))
     assert 0 < scene.draw.remembered <= MOST_OPEN
+
+
+def test_steps_of_several_workers_are_not_audited() -> None:
+    scene = Scene(devices=2)
+    assert not scene.turn()
+    assert not scene.sent
+    one_worker = Scene(devices=2, needs=Needs.of({"cores": 2}))
+    one_worker.dispatcher.handle(WorkerJoined(worker="w3", resources={"cores": 2}), 0.0)
+    assert one_worker.turn()
+    assert one_worker.sent[0][0] == "w3"
 
 
 def test_audit_avoids_paused_workers() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dasktune.driver.waiting import MOST_TRIALS, Delays, Surroundings, trials_of, waits_of
 from dasktune.engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
 from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.devices import with_devices
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Failed,
@@ -154,6 +155,16 @@ def test_workers_without_work_are_explained() -> None:
     ((kind, text),) = texts(machine)
     assert kind == "stages"
     assert text.startswith("1 of 2 workers has nothing to do")
+
+
+def test_stage_that_waits_for_several_workers_says_so() -> None:
+    machine = dispatcher(1)
+    for worker in ("v", "w"):
+        machine.handle(WorkerJoined(worker=worker), 0.0)
+    machine.register(7, with_devices({"lr": Constant(0.5)}, [(0, 2)]), 9)
+    machine.extend(7, 9, 0.0, 0.0)
+    said = ("stages", "1 stage of trial 7 to run: it waits until 2 workers of one class are idle")
+    assert said in texts(machine)
 
 
 def test_few_trials_of_many_are_named() -> None:
