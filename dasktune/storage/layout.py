@@ -74,6 +74,9 @@ _NAME = re.compile(r"[0-9a-z][0-9a-z-]{1,127}")
 
 _STATE = re.compile(rf"{_STEP}([0-9]{{1,18}})")
 
+_UNFINISHED = re.compile(r"\.[0-9a-f]{32}$")
+"""Local files are written under such a name, then moved to their own."""
+
 _LEFTOVER = re.compile(rf"{COMMIT}({re.escape(MARK)})?(\.[0-9a-f]{{32}})?")
 
 
@@ -212,6 +215,17 @@ def driver_path(holder: str) -> str:
     A name that would lead elsewhere leads to a file that no driver writes.
     """
     return f"{DRIVERS}/{_UNSAFE.sub('.', holder)[:_LONGEST_HOLDER]}"
+
+
+def is_unfinished(path: str) -> bool:
+    """Whether a path is that of a file which a process of this host still writes.
+
+    Examples
+    --------
+    >>> is_unfinished(f"drivers/9f3b-4711-node7.{'0a' * 16}"), is_unfinished("drivers/node7.lab")
+    (True, False)
+    """
+    return _UNFINISHED.search(path) is not None
 
 
 def ended_path(holder: str) -> str:

@@ -417,8 +417,12 @@ class Leases:
 
     def holders(self) -> list[str]:
         """Return the names of all drivers that have an object, whether they live or not."""
-        entries = self._files.entries(layout.DRIVERS)
-        holders = [entry.path.removeprefix(f"{layout.DRIVERS}/") for entry in entries]
+        paths = (entry.path for entry in self._files.entries(layout.DRIVERS))
+        holders = [
+            path.removeprefix(f"{layout.DRIVERS}/")
+            for path in paths
+            if not layout.is_unfinished(path)
+        ]
         self._codec.forget_all_but(holders)
         return holders
 

@@ -168,6 +168,14 @@ def test_object_with_a_lease_of_another_is_refused() -> None:
     assert HeldLeasesCodec().decode("h1", HeldLeasesCodec().encode(mixed)) is None
 
 
+def test_object_that_a_driver_still_writes_is_no_driver(files: Files) -> None:
+    leases = Leases(files)
+    driver = HeldLeases(holder="h1-7-node.lab", study="s", expires=NOW, leases=())
+    leases.hold(driver)
+    files.replace(f"{layout.DRIVERS}/{driver.holder}.{'0a' * 16}", b"begun")
+    assert leases.holders() == ["h1-7-node.lab"]
+
+
 def test_lease_is_read_as_its_driver_renewed_it(files: Files) -> None:
     leases = Leases(files)
     leases.take(lease("h1"), NOW)
