@@ -21,6 +21,7 @@ _HOMES = {
     "Limits": "dasktune.engine.limits",
     "Needs": "dasktune.needs",
     "ResumableLoader": "dasktune.trainer",
+    "Run": "dasktune.trainer",
     "Scale": "dasktune.engine.scaling",
     "Space": "dasktune.space",
     "Study": "dasktune.study.study",

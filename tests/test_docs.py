@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import dasktune as dt
 from dasktune.cli import app
 from dasktune.cluster.local import local_client
+from dasktune.trainer.lifecycle import run_alone
 from dasktune.types import TrialState
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -91,6 +92,24 @@ def test_the_page_of_fingerprints_shows_what_is_printed(
     assert outputs[1] in command("fingerprint", "--config", "size=large")
     assert outputs[2].strip() in command("run", "--config", "size=large")
     sys.modules.pop("shapes", None)
+
+
+@pytest.mark.process
+def test_the_function_of_the_page_trains_as_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (DOCS / "functions.md").read_text()
+    (study_file,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "loop.py").write_text(study_file)
+    loop = import_module("loop")
+    study = loop.study()
+    study.optimize(loop.tuner(), workers=1, progress=False, check=False)
+    assert study.summary()["steps_executed"] == 2 * (4 + 2 + 2)
+    for trial in study.trials:
+        assert run_alone(loop.train, trial.sequences, 6).metrics == trial.metrics
+    sys.modules.pop("loop")
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,9 @@ from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.retention import Keep
 from dasktune.study.config import StudyConfig
 from dasktune.study.study import Study, UnopenedStudy
+from dasktune.trainer.base import GivenTrainer
 from dasktune.trainer.fingerprint.fingerprint import differing, is_outdated
+from dasktune.trainer.given import as_trainer
 from dasktune.types import Direction
 
 logger = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ Opener = Callable[[StudyConfig], Study]
 
 
 def create_study(
-    trainer: type | None,
+    trainer: GivenTrainer | None,
     *,
     name: str,
     metric: str | Iterable[str],
@@ -67,7 +69,8 @@ def create_study(
     Parameters
     ----------
     trainer
-        The class that trains (`dasktune.Trainer`). None for a loop of your own with
+        The class that trains (`dasktune.Trainer`), or a function that trains in a loop and takes
+        a `dasktune.Run`. None for a loop of your own with
         `Study.ask` and `Study.tell`; such trials share nothing.
     name
         The study's name in its database.
@@ -155,7 +158,7 @@ def create_study(
     """
     return _OPENER.get()(
         StudyConfig(
-            trainer=trainer,
+            trainer=as_trainer(trainer),
             name=name,
             metric=metric,
             storage=storage,

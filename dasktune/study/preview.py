@@ -15,7 +15,8 @@ from dasktune.needs import NO_NEEDS, Amounts, GivenNeeds, Needs, NeedsFunction, 
 from dasktune.simulate.pool import offer_problems, offers_of, pool_problems
 from dasktune.space import Space, contradictions, with_branches
 from dasktune.storage.codec import encode
-from dasktune.trainer.base import problems_of
+from dasktune.trainer.base import GivenTrainer, problems_of
+from dasktune.trainer.given import as_trainer
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Sequences, Step
@@ -29,7 +30,7 @@ def preview(
     *,
     filter: Filter | None = None,
     checkpoint_every: int | None = None,
-    trainer: type | None = None,
+    trainer: GivenTrainer | None = None,
     config: Mapping[str, object] | None = None,
     needs: GivenNeeds | NeedsFunction | None = None,
     offers: Mapping[str, Amounts] | None = None,
@@ -54,7 +55,7 @@ def preview(
     *,
     filter: Filter | None = None,
     checkpoint_every: int | None = None,
-    trainer: type | None = None,
+    trainer: GivenTrainer | None = None,
     config: Mapping[str, object] | None = None,
     needs: GivenNeeds | NeedsFunction | None = None,
     offers: Mapping[str, Amounts] | None = None,
@@ -127,7 +128,9 @@ def preview(
             refuse_unmet(own, pool)
         if trainer is None:
             return cost
-        return replace(cost, state_nbytes=_state_nbytes(trainer, config or {}, trials[0][0]))
+        return replace(
+            cost, state_nbytes=_state_nbytes(as_trainer(trainer), config or {}, trials[0][0])
+        )
     if trainer is not None:
         raise ConfigurationError(
             f"trainer must be None for several spaces, got {trainer.__qualname__}"

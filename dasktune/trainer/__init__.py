@@ -14,6 +14,7 @@ from dasktune.trainer.fingerprint.fingerprint import Fingerprint, fingerprint
 from dasktune.trainer.lifecycle import LoneRun, TrainerRun, run_alone
 
 if TYPE_CHECKING:
+    from dasktune.trainer.function import Run
     from dasktune.trainer.torch import TorchTrainer
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "LoneRun",
     "ResumableLoader",
     "ResumeReport",
+    "Run",
     "TorchTrainer",
     "Trainer",
     "TrainerCode",
@@ -44,4 +46,8 @@ def __getattr__(name: str) -> object:
         from dasktune.trainer.torch import TorchTrainer
 
         return TorchTrainer
+    if name == "Run":
+        from dasktune.trainer.function import Run
+
+        return Run
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,7 @@ import torch
 
 from dasktune.errors import StateError
 from dasktune.storage.tensors import digest_of
-from dasktune.trainer.check_resume.check import is_harmless
+from dasktune.trainer.base import is_harmless
 from dasktune.trainer.contents import ContentStamp
 from dasktune.trainer.generators import generator_state, is_generator, restore_generator
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar, NoReturn
+from types import FunctionType
+from typing import Any, ClassVar, NoReturn
 
 from dasktune.errors import TrainerError
 from dasktune.types import Value
 
 METHODS = ("build", "setup", "train", "evaluate", "state_dict", "load_state_dict")
 """Methods of a trainer, in the order of first use."""
+
+GivenTrainer = type | Callable[[Any], object]
+"""What users train with: a trainer class, or a function of a `dasktune.Run`."""
 
 
 class Trainer:
@@ -111,17 +115,19 @@ class Trainer:
 
 
 def problems_of(trainer_class: object) -> tuple[str, ...]:
-    """Return the reasons why a class is not a trainer; empty for a trainer.
+    """Return why a class or function is not a trainer; empty for a trainer.
 
-    The check looks at the class only and runs none of its code.
+    The check runs none of its code.
 
     Examples
     --------
     >>> problems_of(3)
-    ('the trainer must be a class, got 3',)
+    ('the trainer must be a class or a function, got 3',)
     """
+    if inspect.isfunction(trainer_class):
+        return tuple(_function_problems(trainer_class))
     if not isinstance(trainer_class, type):
-        return (f"the trainer must be a class, got {trainer_class!r}",)
+        return (f"the trainer must be a class or a function, got {trainer_class!r}",)
     name = trainer_class.__name__
     problems = [
         problem
@@ -139,6 +145,24 @@ def problems_of(trainer_class: object) -> tuple[str, ...]:
     return tuple(problems)
 
 
+def is_harmless(path: str, harmless: tuple[str, ...]) -> bool:
+    """Return whether a trainer names a path, or what it is a part of, as harmless.
+
+    Examples
+    --------
+    >>> is_harmless("trainer.log['seconds']", ("trainer.log",))
+    True
+    >>> is_harmless("trainer.logged", ("trainer.log",))
+    False
+    """
+    return any(
+        path == name
+        or (path.startswith(name) and path[len(name)] in ".[")
+        or path == f"len({name})"
+        for name in harmless
+    )
+
+
 def divides(trainer_class: object) -> bool:
     """Return whether a trainer says that several devices may train it together."""
     return bool(getattr(trainer_class, "divides", False))
@@ -152,6 +176,23 @@ def division_problem(trainer_class: type) -> str | None:
         f"{trainer_class.__name__} must be a TorchTrainer with divides = True, whose train() uses "
         "self.divided(module) and self.share(batch), to be trained on several devices"
     )
+
+
+def _function_problems(function: FunctionType) -> Iterator[str]:
+    name = function.__qualname__
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        yield f"{name} must be a plain function, without async and yield"
+        return
+    needed = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty
+    ]
+    if len(needed) != 1 or needed[0].kind not in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    ):
+        yield f"{name} must take one argument, the run, got {inspect.signature(function)}"
 
 
 def _method_problem(trainer_class: type, method: str) -> str | None:

@@ -11,6 +11,8 @@ from typing import Any, SupportsFloat
 
 from dasktune.errors import InternalError, StateError, TrainerError, name_problems
 from dasktune.sequences import as_sequence
+from dasktune.trainer.base import GivenTrainer
+from dasktune.trainer.given import as_trainer
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.types import Step, Value
 
@@ -165,7 +167,7 @@ class LoneRun:
 
 
 def run_alone(
-    trainer_class: type,
+    trainer_class: GivenTrainer,
     sequences: Mapping[str, object],
     steps: Step,
     *,
@@ -192,12 +194,13 @@ def run_alone(
         Steps (1 to `steps`) after which a copy of the state is kept.
     """
     give_own_generator()
+    made: type = as_trainer(trainer_class)
     functions = {name: as_sequence(value) for name, value in sequences.items()}
 
     def values(step: Step) -> dict[str, Value]:
         return {name: function(step) for name, function in functions.items()}
 
-    run = TrainerRun.start(trainer_class, values(0), config=config or {}, seed=seed, device=device)
+    run = TrainerRun.start(made, values(0), config=config or {}, seed=seed, device=device)
     metrics: dict[Step, dict[str, float]] = {}
     states: dict[Step, dict[str, Any]] = {}
     for step in range(steps):

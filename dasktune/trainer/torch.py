@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -227,8 +227,12 @@ class TorchTrainer(Trainer):
         }
         setattr(self, _ORIGIN, origin)
 
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a context in eval mode and without gradients that leaves no trace."""
+        return self._evaluating()
+
     @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def _evaluating(self) -> Iterator[None]:
         """Set eval mode without gradients, and restore modes and generators."""
         items = attributes.objects(self._attributes()).values()
         parts = [

@@ -21,7 +21,8 @@ from dasktune.errors import CorruptCheckpointError
 from dasktune.sequences import Sequence
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import Snapshot, decode, encode
-from dasktune.trainer.check_resume.check import is_harmless, tolerance_of
+from dasktune.trainer.base import is_harmless
+from dasktune.trainer.check_resume.check import tolerance_of
 from dasktune.trainer.check_resume.differences import Difference, state_differences
 from dasktune.trainer.environment import is_same_environment
 from dasktune.types import Metrics, Step

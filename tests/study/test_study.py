@@ -130,7 +130,7 @@ def steps_counted(folder: Path) -> int:
         ({"metric": ""}, "metric must be the name of a metric, got ''"),
         ({"metric": None}, "metric must be the name of a metric, got None"),
         ({"trainer": Forgetful}, "Forgetful must define state_dict()"),
-        ({"trainer": Descent()}, "the trainer must be a class, got "),
+        ({"trainer": Descent()}, "the trainer must be a class or a function, got "),
         ({"name": ""}, "name must be a string that is not empty, got ''"),
         ({"name": 5}, "name must be a string that is not empty, got 5"),
         (

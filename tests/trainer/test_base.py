@@ -68,7 +68,7 @@ def test_init_with_defaults_is_accepted():
 @pytest.mark.parametrize("thing", [3, "Trainer", Complete()])
 def test_other_values_than_classes_are_refused(thing):
     (problem,) = problems_of(thing)
-    assert problem.startswith("the trainer must be a class, got ")
+    assert problem.startswith("the trainer must be a class or a function, got ")
 
 
 @pytest.mark.parametrize("method", METHODS)

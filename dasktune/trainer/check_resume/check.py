@@ -17,7 +17,7 @@ from typing import Any, Literal
 from dasktune.errors import refuse
 from dasktune.sequences import Sequence as ValueFunction
 from dasktune.sequences import as_sequence
-from dasktune.trainer.base import problems_of
+from dasktune.trainer.base import GivenTrainer, is_harmless, problems_of
 from dasktune.trainer.check_resume.differences import Difference, are_close, state_differences
 from dasktune.trainer.check_resume.new_process import CheckJob, Digests, run_in_new_process
 from dasktune.trainer.check_resume.plan import (
@@ -33,6 +33,7 @@ from dasktune.trainer.check_resume.plan import (
 from dasktune.trainer.code import TrainerCode, pack
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.generators import is_cuda
+from dasktune.trainer.given import as_trainer
 from dasktune.types import Step
 
 GPU_TOLERANCE = 1e-3
@@ -112,7 +113,7 @@ class ResumeReport:
 
 
 def check_resume(
-    trainer_class: type,
+    trainer_class: GivenTrainer,
     hp: Mapping[str, object],
     *,
     split: Step | None = None,
@@ -144,8 +145,8 @@ def check_resume(
     Parameters
     ----------
     trainer_class
-        The trainer to check. Its `harmless_differences` are not reported unless the training
-        differs.
+        The trainer to check, a class or a function. Its `harmless_differences` are not reported
+        unless the training differs.
     hp
         Hyper-parameters by name: values or sequences. Let some change.
     split, total
@@ -178,6 +179,7 @@ def check_resume(
         total = split + AFTER_SPLIT if horizon is None else min(split + AFTER_SPLIT, horizon)
     horizon = horizon if total is None else total
     problems = [*problems_of(trainer_class)]
+    checked: type = as_trainer(trainer_class)
     if split is not None and not (total is not None and 1 <= split < total):
         problems.append(f"split must be >= 1 and less than total, got {split} of {total}")
     elif horizon is not None and horizon < SHORTEST:
@@ -188,9 +190,9 @@ def check_resume(
         plan = plan_one(functions, split, total)
     else:
         plan = _plan(functions, total_for(limit.steps, horizon), limit.steps)
-    tolerance = tolerance_of(trainer_class, device)
+    tolerance = tolerance_of(checked, device)
     given = _Given(
-        code=pack(trainer_class),
+        code=pack(checked),
         config=config or {},
         seed=seed,
         device=device,
@@ -198,7 +200,7 @@ def check_resume(
         limit=limit,
     )
     whole, rest = _findings(plan, given, run)
-    harmless = tuple(getattr(trainer_class, "harmless_differences", ()))
+    harmless = tuple(getattr(checked, "harmless_differences", ()))
     spans = rest["spans"]
     differences = [
         *_resuming(whole, rest, tolerance, harmless),
@@ -218,7 +220,7 @@ def check_resume(
         # Workers import this module, and have no use for SQLAlchemy.
         from dasktune.trainer.check_resume.verdict import record, verdict
 
-        covered = fingerprint(trainer_class, config or {}, depends_on=tuple(depends_on)).digest
+        covered = fingerprint(checked, config or {}, depends_on=tuple(depends_on)).digest
         outcome = verdict(
             covered,
             device,
@@ -442,24 +444,6 @@ def _lasting(
                     reason=f"differs {since}, no effect seen yet: load_state_dict must restore "
                     "it, or harmless_differences name it",
                 )
-
-
-def is_harmless(path: str, harmless: tuple[str, ...]) -> bool:
-    """Return whether a trainer names a path, or what it is a part of, as harmless.
-
-    Examples
-    --------
-    >>> is_harmless("trainer.log['seconds']", ("trainer.log",))
-    True
-    >>> is_harmless("trainer.logged", ("trainer.log",))
-    False
-    """
-    return any(
-        path == name
-        or (path.startswith(name) and path[len(name)] in ".[")
-        or path == f"len({name})"
-        for name in harmless
-    )
 
 
 def _is_close(

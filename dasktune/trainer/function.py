@@ -1,0 +1,363 @@
+"""A training loop as a function: what it is given, and the trainer that runs it."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
+from typing import Any, ClassVar
+
+import torch
+
+from dasktune.errors import StateError, TrainerError, refuse
+from dasktune.trainer import attributes
+from dasktune.trainer.base import problems_of
+from dasktune.trainer.data import ResumableLoader
+from dasktune.trainer.generators import is_generator
+from dasktune.trainer.torch import TorchTrainer
+from dasktune.trainer.turns import Turns
+from dasktune.types import Step, Value
+
+OPTIONS = ("version", "ignored_config", "harmless_differences", "deterministic", "threads")
+"""Attributes of a function that its trainer takes over."""
+
+
+class Run(Mapping[str, Value]):
+    """One training run, as a training function sees it.
+
+    Reading it as a mapping gives the hyper-parameters: before the loop over `steps` their values
+    at step 0, in the loop those of the present step. Before the loop the values are the same
+    whether the training begins or goes on from a stored state, so what is made there is, too.
+
+    Attributes
+    ----------
+    seed
+        The training seed. The global generators of Python, NumPy and torch are seeded already.
+    device
+        Where to train, such as ``"cpu"`` or ``"cuda:0"``.
+    config
+        The ``config`` of the study.
+    state
+        Numbers, arrays and tensors of your own, by name, that later steps depend on: they are
+        saved and restored. Set their first values before the loop.
+
+    Examples
+    --------
+    >>> def train(run):
+    ...     run.state["weight"] = 1.0
+    ...     for step in run.steps():
+    ...         run.state["weight"] -= run["lr"] * 2 * run.state["weight"]
+    ...         run.report(loss=run.state["weight"] ** 2)
+    >>> from dasktune.trainer.lifecycle import run_alone
+    >>> run_alone(trainer_of(train), {"lr": 0.25}, 2).metrics
+    {1: {'loss': 0.25}, 2: {'loss': 0.0625}}
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Value],
+        *,
+        seed: int,
+        device: str,
+        config: Mapping[str, object],
+    ) -> None:
+        self.seed, self.device, self.config = seed, device, config
+        self.state: dict[str, Any] = {}
+        self.metrics: dict[str, Any] = {}
+        """What was reported in the last step."""
+        self.tracked: dict[str, Any] = {}
+        """The objects with a state, by name."""
+        self._fixed: list[Any] = []
+        self.variables: dict[str, Any] = {}
+        self._values = dict(values)
+        self._unused: dict[str, Value] = {}
+        self._read: set[str] = set()
+        self._is_looping = False
+        self.step: Step = 0
+        """Number of steps trained before the present one."""
+        self.turns: Turns | None = None
+
+    # ----------------------------------------------------------------- hyper-parameters
+
+    def __getitem__(self, name: str) -> Value:
+        if name not in self._values:
+            known = ", ".join(sorted(self._values))
+            raise TrainerError(f"the run has no hyper-parameter {name!r}; it has {known}")
+        if self._is_looping:
+            self._read.add(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    # -------------------------------------------------------------------- what is saved
+
+    def track(self, *objects: Any, **named: Any) -> None:
+        """Save and restore objects with a state: modules, optimizers, schedulers, loaders.
+
+        When the value of a hyper-parameter changes that is an option of a tracked optimizer
+        (such as ``lr``), or the ``batch_size`` of a tracked loader, the new value is set there,
+        wherever the old one was.
+
+        Parameters
+        ----------
+        objects
+            Objects with ``state_dict`` and ``load_state_dict``, and random generators.
+        named
+            The same, with names for messages.
+
+        Raises
+        ------
+        TrainerError
+            If an object cannot save its state, or the loop has begun.
+        """
+        if self._is_looping:
+            raise TrainerError("run.track must be called before the loop over run.steps()")
+        names = _names_in(sys._getframe(1), objects)
+        for name, item in [*zip(names, objects, strict=True), *named.items()]:
+            if not attributes.is_object(item):
+                raise TrainerError(
+                    "run.track takes objects with state_dict() and load_state_dict(), and random "
+                    f"generators, got {name}, a {type(item).__name__}; numbers, arrays and "
+                    "tensors belong into run.state"
+                )
+            if any(item is known for known in self.tracked.values()):
+                continue
+            if name in self.tracked:
+                name = f"{name}_{len(self.tracked)}"
+            self.tracked[name] = item
+
+    def keep_fixed(self, *objects: Any) -> None:
+        """Name objects whose state never changes, such as a frozen teacher.
+
+        They are not saved: what is made before the loop is made again where a training goes on.
+        """
+        self._fixed += objects
+
+    def loader(self, source: Any, batch_size: int, **options: Any) -> ResumableLoader:
+        """Return a tracked loader of batches: iterating over it gives the rest of an epoch.
+
+        Parameters
+        ----------
+        source, batch_size, options
+            See `dasktune.ResumableLoader`; its seed is that of the run unless one is given.
+        """
+        made = ResumableLoader(source, batch_size, **{"seed": self.seed, **options})
+        self.track(**{f"loader_{len(self.tracked)}": made})
+        return made
+
+    # -------------------------------------------------------------------------- the loop
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the number of the steps before, at the beginning of each step.
+
+        All between two turns of the loop is one step. The loop never ends by itself: how far
+        a trial is trained is the tuner's choice, and a trial that has paused may go on. What
+        stands behind the loop is never run; ``finally`` blocks are.
+
+        Raises
+        ------
+        TrainerError
+            If an object of the function has a state and is not tracked, or a value has
+            changed and was not used.
+        """
+        if self._is_looping:
+            raise TrainerError("a function must have one loop over run.steps(), got a second one")
+        if self.turns is None:
+            raise TrainerError("run.steps() must be used while the training runs")
+        self._is_looping = True
+        while True:
+            self.variables = {k: v for k, v in sys._getframe(1).f_locals.items() if v is not self}
+            if self.step <= 1:
+                self._refuse_untracked(self.variables)
+            self.turns.pause()
+            yield self.step
+            self.step += 1
+            self._refuse_unused()
+
+    def report(self, **metrics: Any) -> None:
+        """Give the metrics of the present step, as names and numbers."""
+        if not self._is_looping:
+            raise TrainerError("run.report must be called in the loop over run.steps()")
+        self.metrics |= {
+            # A copy: the step may go on, and change a tensor.
+            name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+            for name, value in metrics.items()
+        }
+
+    # -------------------------------------------------------------- for the trainer only
+
+    def change(self, changed: Mapping[str, Value]) -> None:
+        """Take over values that change at the coming step."""
+        for name, value in changed.items():
+            before = self._values.get(name)
+            self._values[name] = value
+            is_used = self._set_in_tracked(name, before, value)
+            if not is_used and name not in self._read:
+                self._unused[name] = value
+
+    def begin(self, values: Mapping[str, Value]) -> None:
+        """Take over the values of the first step, or of the last one before the run goes on."""
+        self._values = dict(values)
+
+    def _set_in_tracked(self, name: str, before: Value | None, value: Value) -> bool:
+        is_set = False
+        for item in self.tracked.values():
+            if isinstance(item, torch.optim.Optimizer):
+                for group in item.param_groups:
+                    if name in group and _is_same(group[name], before):
+                        group[name] = value
+                        is_set = True
+            elif isinstance(item, ResumableLoader) and (name, item.batch_size) == (
+                "batch_size",
+                before,
+            ):
+                item.batch_size = value  # type: ignore[assignment]
+                is_set = True
+        return is_set
+
+    def _refuse_unused(self) -> None:
+        unused = sorted(name for name in self._unused if name not in self._read)
+        self._unused.clear()
+        if unused:
+            raise TrainerError(
+                f"the value of {unused[0]!r} has changed, and nothing used it in step "
+                f"{self.step}: read run[{unused[0]!r}] within the loop, or track the optimizer "
+                "that was made with its value"
+            )
+
+    def _refuse_untracked(self, local: Mapping[str, Any]) -> None:
+        own = {*map(id, self.tracked.values()), *map(id, self._fixed)}
+        for item in (*self.tracked.values(), *self._fixed):
+            if isinstance(item, torch.nn.Module):
+                own |= {id(part) for part in item.modules()}
+        for name, item in local.items():
+            if getattr(item, "persistent_workers", False):
+                raise StateError(
+                    name,
+                    "the position of a DataLoader with persistent_workers=True cannot be saved; "
+                    "use run.loader, or persistent_workers=False",
+                )
+            if id(item) not in own and attributes.is_object(item) and _has_state(item):
+                raise TrainerError(
+                    f"{name}, a {type(item).__name__}, has a state that would be lost: call "
+                    f"run.track({name}) before the loop, or run.keep_fixed({name}) if it never "
+                    "changes"
+                )
+
+
+class FunctionTrainer(TorchTrainer):
+    """The trainer of a training function; made by `trainer_of`."""
+
+    function: ClassVar[Callable[[Run], object]]
+    run: Run
+    """What the function was given."""
+    variables: Mapping[str, Any]
+    """The function's own variables at the last turn, for checks: they are not saved."""
+    _is_set_up = False
+
+    def build(self, hp: Mapping[str, Value]) -> None:
+        """Run the function up to its loop."""
+        function, threads = type(self).function, self.threads
+        self.run = run = Run(hp, seed=self.seed, device=self.device, config=self.config)
+
+        def body() -> None:
+            torch.set_num_threads(threads)  # each thread has a number of its own
+            function(run)
+
+        run.turns = Turns(body)
+        # The thread does not know the trainer: it would keep it alive, and wait for ever.
+        weakref.finalize(self, run.turns.close)
+        is_looping = run.turns.go_on()
+        self.variables = run.variables
+        if not is_looping:
+            raise TrainerError(f"{function.__name__} must loop over run.steps(), it has ended")
+
+    def setup(self, hp: Mapping[str, Value]) -> None:
+        """Take over values: all of them at first, and then those that change."""
+        if self._is_set_up:
+            self.run.change(hp)
+        else:
+            self.run.begin(hp)
+        self._is_set_up = True
+
+    def train(self) -> None:
+        """Run one turn of the loop."""
+        self.run.metrics = {}
+        is_looping = self.run.turns is not None and self.run.turns.go_on()
+        self.variables = self.run.variables
+        if not is_looping:
+            raise TrainerError(
+                f"{type(self).function.__name__} must not leave the loop over run.steps(): how far "
+                "a trial is trained is the tuner's choice"
+            )
+
+    def evaluate(self) -> Mapping[str, float]:
+        """Return the metrics that the last step reported."""
+        if not self.run.metrics:
+            raise TrainerError(
+                f"{type(self).function.__name__} must call run.report() in each step"
+            )
+        return self.run.metrics
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a context that does nothing: the step has measured already."""
+        return nullcontext()
+
+    def _attributes(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("tracked", *_SAVED)}
+
+
+def _of_run(name: str) -> property:
+    """Return a property of a trainer that is an attribute of its run."""
+    return property(
+        lambda trainer: getattr(trainer.run, name),
+        lambda trainer, value: setattr(trainer.run, name, value),
+    )
+
+
+_SAVED = ("state", "step", "metrics")
+
+for _name in ("tracked", *_SAVED):
+    setattr(FunctionTrainer, _name, _of_run(_name))
+
+
+def trainer_of(function: Callable[[Run], object]) -> type[FunctionTrainer]:
+    """Return the trainer class of a training function.
+
+    Parameters
+    ----------
+    function
+        Takes a `Run`. Its attributes ``version``, ``ignored_config``, ``harmless_differences``,
+        ``deterministic`` and ``threads``, if it has them, are those of the trainer.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not a function of one argument.
+    """
+    refuse(problems_of(function))
+    options = {name: getattr(function, name) for name in OPTIONS if hasattr(function, name)}
+    place = {"__module__": function.__module__, "__qualname__": function.__qualname__}
+    members = {"function": staticmethod(function), "__doc__": function.__doc__, **place, **options}
+    return type(function.__name__, (FunctionTrainer,), members)
+
+
+def _names_in(frame: FrameType, objects: tuple[Any, ...]) -> list[str]:
+    """Return the names that objects have where a function is called, for messages."""
+    names = {id(value): name for name, value in frame.f_locals.items()}
+    return [names.get(id(item), type(item).__name__.lower()) for item in objects]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def _has_state(item: Any) -> bool:
+    """Whether there is anything to lose: a loss function is a module without a state."""
+    return is_generator(item) or bool(item.state_dict())

@@ -1,0 +1,103 @@
+"""A function that runs in turns with its caller: it pauses in its middle, and goes on there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class TurnsEnded(BaseException):
+    """Raised where a function waits, once it shall never go on: its ``finally`` blocks run."""
+
+
+class Turns:
+    """A function in a thread of its own that runs only while its caller waits for it.
+
+    Two threads, but one at a time: what the function does is in order with what the caller does.
+
+    Parameters
+    ----------
+    body
+        The function. It calls `pause` to let its caller go on.
+
+    Examples
+    --------
+    >>> said = []
+    >>> def body():
+    ...     said.append("first")
+    ...     turns.pause()
+    ...     said.append("second")
+    >>> turns = Turns(body)
+    >>> turns.go_on(), said, turns.go_on(), said[1:]
+    (True, ['first', 'second'], False, ['second'])
+    """
+
+    def __init__(self, body: Callable[[], None]) -> None:
+        self._body = body
+        self._callers, self._bodys = threading.Lock(), threading.Lock()
+        self._callers.acquire()
+        self._bodys.acquire()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._is_over = self._is_closed = False
+
+    def go_on(self) -> bool:
+        """Run the function until it pauses; return whether it may go on then.
+
+        An exception of the function is raised here.
+        """
+        if self._is_over:
+            return False
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="dasktune-turns", daemon=True)
+            self._thread.start()
+        else:
+            self._bodys.release()
+        try:
+            self._callers.acquire()
+        except BaseException:
+            # Interrupted: the function trains its step to the end, and ends there.
+            self._is_closed = True
+            raise
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        return not self._is_over
+
+    def pause(self) -> None:
+        """Give the turn to the caller; the function calls this.
+
+        Raises
+        ------
+        TurnsEnded
+            If the function shall never go on.
+        """
+        if self._is_closed:
+            raise TurnsEnded
+        self._callers.release()
+        self._bodys.acquire()
+        if self._is_closed:
+            raise TurnsEnded
+
+    def close(self) -> None:
+        """End the function where it pauses."""
+        if self._is_over or self._is_closed:
+            return
+        self._is_closed = True
+        if self._thread is None:
+            self._is_over = True
+            return
+        self._bodys.release()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._body()
+        except TurnsEnded:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            self._error = error
+        finally:
+            self._is_over = True
+            self._callers.release()

@@ -1,0 +1,349 @@
+import gc
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from dasktune.errors import ConfigurationError, StateError, TrainerError
+from dasktune.sequences import MultiStep, Piecewise
+from dasktune.trainer.base import problems_of
+from dasktune.trainer.check_resume import check_resume
+from dasktune.trainer.fingerprint.fingerprint import fingerprint
+from dasktune.trainer.function import trainer_of
+from dasktune.trainer.lifecycle import TrainerRun, run_alone
+
+X = torch.linspace(-1, 1, 60).reshape(20, 3).sin()
+Y = (X.sum(1, keepdim=True) > 0).float()
+DROP = {"lr": MultiStep(0.1, milestones=[3], gamma=0.1), "batch_size": Piecewise([4, 8], [2])}
+
+
+def network():
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 1))
+
+
+def train(run):
+    model, loss_of = network(), nn.BCEWithLogitsLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=run["lr"], momentum=0.9)
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+    loader = run.loader((X, Y), batch_size=run["batch_size"])
+    noise = np.random.default_rng(run.seed)
+    run.state["mean"] = torch.zeros(())
+    run.state["seen"] = 0
+    run.track(model, optimizer, schedule, noise)
+    for _ in run.steps():
+        model.train()
+        for x, y in loader.epoch_batches():
+            optimizer.zero_grad()
+            loss = loss_of(model(x + 0.1 * float(noise.random())), y)
+            loss.backward()
+            optimizer.step()
+            run.state["seen"] += len(x)
+            run.state["mean"].lerp_(loss.detach(), 0.1)
+        model.eval()
+        with torch.no_grad():
+            run.report(loss=loss_of(model(X), Y), mean=run.state["mean"], lr=run["lr"])
+
+
+def steps_of(body, steps=4, **values):
+    """Train a function that does `body` in each step."""
+
+    def function(run):
+        for _ in run.steps():
+            body(run)
+
+    return run_alone(trainer_of(function), values or {"lr": 0.1}, steps).metrics
+
+
+def values_at(step):
+    return {name: sequence(step) for name, sequence in DROP.items()}
+
+
+@pytest.mark.parametrize("split", [1, 2, 3, 5])
+def test_a_resumed_function_goes_on_bit_for_bit(split):
+    alone = run_alone(train, DROP, 6, states_at=[split, 6])
+    run = TrainerRun.resume(
+        trainer_of(train),
+        step=split,
+        first_values=values_at(0),
+        last_values=values_at(split - 1),
+        state=alone.states[split],
+        config={},
+        seed=0,
+    )
+    assert run.evaluate() == alone.metrics[split]
+    for step in range(split, 6):
+        run.advance(values_at(step))
+        assert run.evaluate() == alone.metrics[step + 1]
+    assert run.state()["values"]["state"]["seen"] == 6 * 20
+
+
+def test_changed_values_reach_optimizer_and_loader():
+    seen = []
+
+    def function(run):
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(
+            [{"params": [model.weight]}, {"params": [model.bias], "lr": 7.0}], lr=run["lr"]
+        )
+        loader = run.loader(X, batch_size=run["batch_size"])
+        run.track(model, optimizer)
+        for step in run.steps():
+            rates = [group["lr"] for group in optimizer.param_groups]
+            seen.append((step, *rates, loader.batch_size))
+            run.report(loss=0)
+
+    run_alone(function, DROP, 4)
+    assert seen == [
+        (0, 0.1, 7.0, 4),
+        (1, 0.1, 7.0, 4),
+        (2, 0.1, 7.0, 8),
+        (3, pytest.approx(0.01), 7.0, 8),
+    ]
+
+
+def test_values_before_the_loop_are_those_of_step_0():
+    read = []
+
+    def function(run):
+        read.append(run["lr"])
+        for _ in run.steps():
+            read.append(run["lr"])
+            run.report(loss=0)
+
+    trainer = trainer_of(function)
+    state = run_alone(trainer, {"lr": Piecewise([1, 2], [3])}, 4, states_at=[4]).states[4]
+    assert read == [1, 1, 1, 1, 2]
+    run = TrainerRun.resume(
+        trainer,
+        step=4,
+        first_values={"lr": 1},
+        last_values={"lr": 2},
+        state=state,
+        config={},
+        seed=0,
+    )
+    run.advance({"lr": 2})
+    assert read[5:] == [1, 2]
+
+
+def test_a_run_is_a_mapping_of_the_present_values():
+    metrics = steps_of(lambda run: run.report(n=len(run), has="lr" in run), lr=0.1, width=3)
+    assert metrics[1] == {"n": 2.0, "has": 1.0}
+
+
+def test_reports_of_one_step_are_put_together():
+    def body(run):
+        if run.step == 1:
+            run.report(a=1)
+        run.report(b=2)
+
+    assert steps_of(body, 3) == {1: {"b": 2.0}, 2: {"a": 1.0, "b": 2.0}, 3: {"b": 2.0}}
+
+
+def refused(function, steps=4, **values):
+    with pytest.raises((TrainerError, StateError)) as error:
+        run_alone(trainer_of(function), values or {"lr": 0.1}, steps)
+    return str(error.value)
+
+
+def test_an_unknown_value_names_the_known_ones():
+    def function(run):
+        run["rate"]
+
+    assert refused(function, lr=0.1, width=3) == (
+        "the run has no hyper-parameter 'rate'; it has lr, width"
+    )
+
+
+def test_a_change_that_nothing_uses_is_refused():
+    def function(run):
+        rate = run["lr"]
+        for _ in run.steps():
+            run.report(loss=rate)
+
+    assert "the value of 'lr' has changed, and nothing used it in step 4" in refused(
+        function, lr=MultiStep(0.1, milestones=[3], gamma=0.5)
+    )
+
+
+def test_an_object_that_is_not_tracked_is_refused():
+    def function(run):
+        model = nn.Linear(3, 1)
+        for _ in run.steps():
+            run.report(loss=model(X).sum())
+
+    assert "model, a Linear, has a state that would be lost: call run.track(model)" in refused(
+        function
+    )
+
+
+def test_an_object_made_in_the_first_step_is_refused():
+    def function(run):
+        for _ in run.steps():
+            generator = np.random.default_rng(0)
+            run.report(loss=generator.random())
+
+    assert "generator, a Generator, has a state" in refused(function)
+
+
+def test_a_fixed_object_is_not_saved():
+    def function(run):
+        teacher = nn.Linear(3, 1)
+        run.keep_fixed(teacher)
+        for _ in run.steps():
+            run.report(loss=teacher(X).sum())
+
+    state = run_alone(function, {"lr": 0.1}, 1, states_at=[1]).states[1]
+    assert state["objects"] == {}
+
+
+def test_parts_of_a_tracked_module_are_tracked_with_it():
+    def function(run):
+        model = network()
+        head = model[3]
+        run.track(model)
+        for _ in run.steps():
+            run.report(loss=head.weight.sum())
+
+    run_alone(function, {"lr": 0.1}, 2)
+
+
+def test_persistent_workers_are_refused():
+    def function(run):
+        batches = DataLoader(TensorDataset(X), num_workers=1, persistent_workers=True)
+        for _ in run.steps():
+            run.report(loss=len(batches))
+
+    assert "persistent_workers=True cannot be saved; use run.loader" in refused(function)
+
+
+def test_a_number_is_not_tracked():
+    def function(run):
+        run.track(3)
+
+    assert "numbers, arrays and tensors belong into run.state" in refused(function)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("no loop", "must loop over run.steps(), it has ended"),
+        ("left", "must not leave the loop over run.steps()"),
+        ("two loops", "must have one loop over run.steps()"),
+        ("track late", "run.track must be called before the loop"),
+        ("report early", "run.report must be called in the loop"),
+        ("no report", "must call run.report() in each step"),
+    ],
+)
+def test_a_call_in_the_wrong_place_is_refused(place, words):
+    def function(run):
+        if place == "no loop":
+            return
+        if place == "report early":
+            run.report(loss=1)
+        for _ in run.steps():
+            if place == "left":
+                return
+            if place == "two loops":
+                next(iter(run.steps()))
+            if place == "track late":
+                run.track(nn.Linear(1, 1))
+            if place != "no report":
+                run.report(loss=1)
+
+    assert words in refused(function)
+
+
+def test_the_users_exception_comes_with_its_line():
+    def function(run):
+        for _ in run.steps():
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine") as error:
+        run_alone(function, {"lr": 0.1}, 1)
+    assert error.traceback[-1].name == "function"
+
+
+def test_finally_blocks_run_once_the_training_is_over():
+    said = []
+
+    def function(run):
+        try:
+            for _ in run.steps():
+                run.report(loss=1)
+        finally:
+            said.append("closed")
+
+    run_alone(function, {"lr": 0.1}, 2)
+    gc.collect()
+    assert said == ["closed"]
+
+
+async def coroutine(run): ...
+
+
+def generator(run):
+    yield
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (coroutine, "coroutine must be a plain function, without async and yield"),
+        (generator, "generator must be a plain function, without async and yield"),
+        (lambda: 0, "must take one argument, the run, got ()"),
+        (lambda run, other: 0, "must take one argument, the run, got (run, other)"),
+        (lambda *, run: 0, "must take one argument, the run, got (*, run)"),
+    ],
+)
+def test_what_is_no_training_function_is_refused(function, words):
+    assert words in problems_of(function)[0]
+    with pytest.raises(ConfigurationError):
+        trainer_of(function)
+
+
+def test_options_are_attributes_of_the_function():
+    def function(run): ...
+
+    function.version, function.threads = "2", 3
+    trainer = trainer_of(function)
+    assert (trainer.version, trainer.threads, trainer.deterministic) == ("2", 3, True)
+    assert fingerprint(trainer, {}).parts["version"] == "2"
+
+
+def test_the_fingerprint_is_that_of_the_functions_code():
+    def same(run):
+        return network()
+
+    def other(run):
+        return None
+
+    def digest(function):
+        return fingerprint(trainer_of(function), {}).digest
+
+    assert digest(same) == digest(same) != digest(other)
+    assert any("network" in part for part in fingerprint(trainer_of(same), {}).parts)
+
+
+@pytest.mark.process
+def test_the_check_passes_for_what_is_tracked():
+    assert check_resume(train, DROP).ok
+
+
+def forgetful(run):
+    model, seen = nn.Linear(3, 1), 0
+    run.track(model)
+    for _ in run.steps():
+        seen += len(X)
+        with torch.no_grad():
+            model.weight += 0.1 * seen
+        run.report(loss=model.weight.sum())
+
+
+@pytest.mark.process
+def test_the_check_names_a_variable_that_is_lost():
+    report = check_resume(forgetful, {"lr": 0.1})
+    assert not report.ok
+    assert "trainer.variables['seen']" in str(report)
