@@ -115,6 +115,7 @@ class StudyStatus:
             "workers": dict(run.workers),
             "classes": dict(run.classes),
             "models": [asdict(model) for model in run.models],
+            "packing": [asdict(model) for model in run.packing],
             "pools": [pool.to_json() for pool in run.pools],
             "seconds_left": run.seconds_left,
         }
@@ -177,7 +178,10 @@ class StudyStatus:
         if self.driver is None:
             return []
         lines = [f"  driver  {self.driver.in_words(self.read_at)}"]
-        if self.run is None or not self.driver.is_alive:
+        if self.run is None:
+            return lines
+        lines += [f"  packing {printable(str(model))}" for model in self.run.packing]
+        if not self.driver.is_alive:
             return lines
         if workers := self.run.workers:
             aside = workers.get("aside", 0)

@@ -173,6 +173,7 @@ class Heartbeat:
             pools=self._status.pools,
             counts=self._counts(),
             models=tuple(self._engine.model_weights),
+            packing=tuple(self._engine.view.packed),
         )
         row = replace(self._row, ended=now, how=how, message=message)
         self._write(last.to_row(row))
@@ -250,6 +251,7 @@ class Heartbeat:
             },
             counts=self._counts(),
             models=tuple(self._engine.model_weights),
+            packing=tuple(self._engine.view.packed),
         )
 
     def _warn_of_needs(self, waits: Iterable[Wait]) -> None:

@@ -7,13 +7,14 @@ heartbeat, `to_figures` gives the numbers for Prometheus, and ``dasktune status`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.cluster.pools import PoolStatus
+from dasktune.graph.packing import PackedModel
 from dasktune.storage.database.schema import RunRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Step
@@ -24,8 +25,13 @@ CLASSES = "classes"
 MODELS = "models"
 """The part of a row's ``workers`` that holds the models of a forest."""
 
+PACKING = "packing"
+"""The part of a row's ``workers`` that holds how many trials train together."""
+
 POOLS = "pools"
 """The part of a row's ``workers`` that holds the pools that start them."""
+
+Model = TypeVar("Model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,8 @@ class RunStatus:
         Counts of the driver; None where the status was read from the database.
     models
         The models of the tuner's forest with their weights; empty without a forest.
+    packing
+        How many trials of each model train together on shared devices; empty without any.
     """
 
     seen: float
@@ -117,6 +125,7 @@ class RunStatus:
     seconds_left: float | None = None
     counts: RunCounts | None = None
     models: tuple[ModelWeight, ...] = ()
+    packing: tuple[PackedModel, ...] = ()
 
     def to_row(self, row: RunRow) -> RunRow:
         """Return a run's row with this status."""
@@ -132,12 +141,13 @@ class RunStatus:
     @classmethod
     def from_row(cls, row: RunRow) -> RunStatus:
         """Return the status in a row; parts of waits and models that are malformed are left out."""
-        parts = (CLASSES, MODELS, POOLS)
+        parts = (CLASSES, MODELS, PACKING, POOLS)
         return cls(
             seen=row.seen,
             workers={name: count for name, count in row.workers.items() if name not in parts},
             classes=_counts_of(row.workers.get(CLASSES)),
-            models=tuple(_models_of(row.workers.get(MODELS))),
+            models=tuple(_models_of(row.workers.get(MODELS), ModelWeight.from_json)),
+            packing=tuple(_models_of(row.workers.get(PACKING), PackedModel.from_json)),
             pools=_pools_of(row.workers.get(POOLS)),
             waits=tuple(_wait_of(wait) for wait in row.waits if isinstance(wait, Mapping)),
             positions=row.positions,
@@ -145,10 +155,11 @@ class RunStatus:
         )
 
     def _groups(self) -> dict[str, object]:
-        """Return the documents on classes, models and pools, where there are any."""
+        """Return the documents on classes, models, packing and pools, where there are any."""
         groups = {
             CLASSES: dict(self.classes),
             MODELS: [asdict(model) for model in self.models],
+            PACKING: [asdict(model) for model in self.packing],
             POOLS: [pool.to_json() for pool in self.pools],
         }
         return {name: group for name, group in groups.items() if group}
@@ -182,11 +193,11 @@ def _counts_of(document: object) -> dict[str, int]:
     return {str(name): count for name, count in pairs if isinstance(count, int)}
 
 
-def _models_of(documents: object) -> Iterator[ModelWeight]:
+def _models_of(documents: object, read: Callable[[Any], Model]) -> Iterator[Model]:
     """Yield the models of a list of documents; those that are malformed are left out."""
     for document in documents if isinstance(documents, list) else ():
         with suppress(LookupError, TypeError, ValueError):
-            yield ModelWeight.from_json(document)
+            yield read(document)
 
 
 def _pools_of(document: object) -> tuple[PoolStatus, ...]:

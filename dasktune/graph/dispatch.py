@@ -49,7 +49,7 @@ from dasktune.graph.frontier import Failure, Frontier
 from dasktune.graph.gangs import workers_of
 from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.matching import Matching, Unplaced
-from dasktune.graph.packing import FactorChange
+from dasktune.graph.packing import FactorChange, PackedModel
 from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.graph.speeds import Speeds
@@ -435,6 +435,11 @@ class Dispatcher:
             is_beside = packing.is_extra(worker) or packing.company(worker)
             if not slot.queue and (is_beside or worker in lenders):
                 yield worker
+
+    @property
+    def packed(self) -> list[PackedModel]:
+        """The models that share devices, with the number of their stages that run together."""
+        return self._placing.packing.packed
 
     def company(self, worker: str) -> int:
         """Return how many other workers of the same device have a stage or an audit."""

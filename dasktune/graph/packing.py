@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from dasktune.graph.attempts import Attempt
 from dasktune.graph.events import WorkerJoined
@@ -36,6 +37,9 @@ MEMORY_SHARE = 0.9
 
 MOST_PASSED = 8
 """Stages that may join others on a device before one that must wait until it is empty."""
+
+MOST_PACKED = 50
+"""Pairs of model and class that people are shown."""
 
 _MEMORY_SAMPLES = 40.0
 _SPREAD = 0.1
@@ -111,6 +115,14 @@ class PackingFactor:
         is_known = samples is not None and samples.count >= LEAST_SAMPLES
         return self.kept + (is_known and self.kept < min(self.most, self.fits))
 
+    @property
+    def gain(self) -> float | None:
+        """The steps a second of the device with the number, over those with 1, as measured."""
+        kept, alone = self._rates.get(self.kept), self._rates.get(1)
+        if kept is None or alone is None:
+            return None
+        return self.kept * math.exp(kept.mean - alone.mean)
+
     def observe(self, together: int, *, steps: int, seconds: float) -> None:
         """Add a measurement of one of several stages that ran together."""
         self._wary = max(0, self._wary - 1)
@@ -178,11 +190,61 @@ class FactorChange:
     together: int
 
     def __str__(self) -> str:
-        values = ", ".join(f"{name}={value!r}" for name, value in self.model)
-        of_model = f" with {values}" if values else ""
-        trials = "1 trial trains" if self.together == 1 else f"{self.together} trials train"
-        beside = "alone" if self.together == 1 else "together"
-        return f"{trials} {beside} on each {self.kind or 'device'}{of_model}"
+        return _in_words(_values_of(self.model), self.kind, self.together)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedModel:
+    """How many stages of a model run together on a device of a class, and the gain.
+
+    Parameters
+    ----------
+    model
+        The values of the model, in words.
+    kind
+        The class.
+    together
+        The number.
+    gain
+        The steps a second of the device with so many, over those with 1; None before it is known.
+    """
+
+    model: str
+    kind: str
+    together: int
+    gain: float | None = None
+
+    def __str__(self) -> str:
+        text = _in_words(self.model, self.kind, self.together)
+        is_told = self.gain is not None and self.together > 1
+        return f"{text}: {self.gain:.2f} times the steps a second of 1" if is_told else text
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> PackedModel:
+        """Return the model of a document, which has the fields by name.
+
+        Raises
+        ------
+        LookupError, TypeError, ValueError
+            If the document is malformed.
+        """
+        gain = document["gain"]
+        return cls(
+            model=str(document["model"]),
+            kind=str(document["kind"]),
+            together=int(document["together"]),
+            gain=None if gain is None else float(gain),
+        )
+
+
+def _values_of(model: Model) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in model)
+
+
+def _in_words(values: str, kind: str, together: int) -> str:
+    of_model = f" with {values}" if values else ""
+    trials = "1 trial trains alone" if together == 1 else f"{together} trials train together"
+    return f"{trials} on each {kind or 'device'}{of_model}"
 
 
 Stage = tuple[Node, str]
@@ -314,6 +376,17 @@ class Packing:
     def is_extra(self, worker: str) -> bool:
         """Whether another worker stands for the device of a worker."""
         return self.stand_in(worker) != worker
+
+    @property
+    def packed(self) -> list[PackedModel]:
+        """The numbers that were measured, those of most stages first: at most `MOST_PACKED`."""
+        known = [
+            PackedModel(model=_values_of(model), kind=kind, together=each.kept, gain=each.gain)
+            for (model, kind), each in self._factors.items()
+            if each.gain is not None
+        ]
+        known.sort(key=lambda each: (-each.together, each.kind, each.model))
+        return known[:MOST_PACKED]
 
     def clear(self) -> None:
         """Forget all workers; what was learned stays."""

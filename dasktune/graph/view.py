@@ -16,7 +16,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.frontier import is_ready, start_of
 from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.matching import Wanted
-from dasktune.graph.packing import FactorChange
+from dasktune.graph.packing import FactorChange, PackedModel
 from dasktune.graph.plan import Node, Place, SearchPlan, nodes_along
 from dasktune.graph.trust import Aside
 from dasktune.needs import Needs, Offer
@@ -275,6 +275,11 @@ class RunView:
     def beside(self) -> Iterator[str]:
         """Yield the workers without a stage whose device a stage uses, or another stands for."""
         return self._dispatcher.beside
+
+    @property
+    def packed(self) -> list[PackedModel]:
+        """The models that share devices, with the number of their stages that run together."""
+        return self._dispatcher.packed
 
     def company(self, worker: str) -> int:
         """Return how many other workers of the same device have a stage or an audit."""

@@ -157,14 +157,14 @@ def gather(study: Any) -> Content:
 
 
 def _classes(study: Any) -> str:
-    """Return the workers of the last run by compute class and by pool, in words."""
+    """Return the workers of the last run by class and by pool, and their packing, in words."""
     row = study.database.study(study.name)
     run = None if row is None else study.database.last_run(row.id)
     if run is None:
         return ""
     status = RunStatus.from_row(run)
     classes = [classes_text(status.classes)] if status.classes else []
-    return "; ".join([*classes, *map(str, status.pools)])
+    return "; ".join([*classes, *map(str, status.pools), *map(str, status.packing)])
 
 
 def render(content: Content) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import dasktune as dt
+from dasktune.cli.status import read
 from dasktune.graph.packing import LEAST_SAMPLES
 from dasktune.worker.sharing import SHARED_DEVICE
 from tests.holding import Gate, pass_gate, wait_until
@@ -73,6 +74,10 @@ def test_memory_that_two_trials_fill_fails_no_trial(tmp_path: Path) -> None:
         second.open()
         run.result()
     assert {trial.state for trial in study.trials} == {dt.TrialState.COMPLETE}
+    (status,) = read(str(tmp_path / "runs"))
+    assert "  packing 1 trial trains alone on each" in str(status)
+    assert [model["together"] for model in status.to_json()["packing"]] == [1]
+    assert "1 trial trains alone on each" in study.report().read_text()
     crowds = (tmp_path / "crowds").read_text().split()
     assert crowds[: 2 * FIRST] == ["1"] * (2 * FIRST)
     assert crowds.count("2") == 2

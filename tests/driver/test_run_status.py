@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.driver.run_status import RunCounts, RunStatus, Wait
+from dasktune.graph.packing import PackedModel
 from dasktune.storage.database.schema import RunRow
 
 ROW = RunRow(run="r", study_id=1, host="h", pid=2, version="1", began=0.0, seen=0.0)
@@ -20,6 +21,10 @@ STATUS = RunStatus(
     models=(
         ModelWeight(name="net=a", weight=0.25, complexity=3.5, priority=None, trials=7, rank=0.0),
         ModelWeight(name="net=b", weight=0.75, complexity=9.0, priority=0.1, trials=9, rank=1.0),
+    ),
+    packing=(
+        PackedModel(model="batch=64", kind="H100 80 GB", together=3, gain=2.5),
+        PackedModel(model="", kind="H100 80 GB", together=1),
     ),
 )
 
@@ -41,7 +46,7 @@ def test_malformed_waits_of_a_row_are_left_out() -> None:
 
 
 def test_row_without_classes_is_as_before() -> None:
-    row = replace(STATUS, classes={}, models=()).to_row(ROW)
+    row = replace(STATUS, classes={}, models=(), packing=()).to_row(ROW)
     assert row.workers == {"usable": 2, "busy": 1, "stages_waiting": 4}
     assert RunStatus.from_row(row).classes == {}
     assert RunStatus.from_row(replace(ROW, workers={"classes": [1]})).classes == {}
@@ -53,6 +58,12 @@ def test_malformed_models_of_a_row_are_left_out() -> None:
     workers = {"models": [good, {**other, "weight": "much"}, {"name": "net=c"}, 5]}
     assert RunStatus.from_row(replace(ROW, workers=workers)).models == STATUS.models[:1]
     assert RunStatus.from_row(replace(ROW, workers={"models": 3})).models == ()
+
+
+def test_malformed_packing_of_a_row_is_left_out() -> None:
+    good, other = STATUS.to_row(ROW).workers["packing"]
+    workers = {"packing": [good, {**other, "together": "many"}, {"kind": "H100"}, 5]}
+    assert RunStatus.from_row(replace(ROW, workers=workers)).packing == STATUS.packing[:1]
 
 
 def test_figures_have_no_best_value_without_one() -> None:

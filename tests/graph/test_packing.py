@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -25,7 +26,7 @@ from dasktune.graph.events import (
 )
 from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.keys import root_key
-from dasktune.graph.packing import LEAST_SAMPLES, MOST_SAMPLES, PackingFactor
+from dasktune.graph.packing import LEAST_SAMPLES, MOST_SAMPLES, PackedModel, PackingFactor
 from dasktune.needs import Needs
 from dasktune.sequences import Constant
 from dasktune.types import Value
@@ -212,6 +213,22 @@ def test_stages_share_a_device_once_that_pays() -> None:
     assert device.together[:LEAST_SAMPLES] == [1] * LEAST_SAMPLES
     assert device.together[-40:].count(3) >= 35
     assert device.dispatcher.steps_executed == 120 * STEPS
+
+
+def test_packed_models_tell_their_number_and_gain() -> None:
+    device = Device(lambda n: 1 + 0.5 * (min(n, 3) - 1), kinds=["H100"])
+    assert device.dispatcher.packed == []
+    device.ask(range(120))
+    device.train()
+    (packed,) = device.dispatcher.packed
+    assert packed.gain == pytest.approx(2.0, rel=0.05)
+    packed = replace(packed, gain=2.0)
+    assert str(packed) == (
+        "3 trials train together on each H100 with model=0: 2.00 times the steps a second of 1"
+    )
+    assert PackedModel.from_json(asdict(packed)) == packed
+    alone = replace(packed, together=1, gain=1.0)
+    assert str(alone) == "1 trial trains alone on each H100 with model=0"
 
 
 def test_one_device_tries_what_is_not_known_yet() -> None:
