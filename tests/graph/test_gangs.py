@@ -182,6 +182,28 @@ def test_look_ahead_leaves_a_worker_to_a_gang_that_waits() -> None:
     assert table.train(2, 8) == [(3, "w1", "w0"), (4, "w1")]
 
 
+def test_path_is_not_carried_on_while_a_gang_goes_first() -> None:
+    table = Table(*workers("w0", "w1"), lookahead_seconds=100.0)
+    table.trial(1)
+    table.train(0, 8)
+    table.dispatcher.register(1, {"lr": Constant(0.7)}, 20)
+    lease = table.said(table.dispatcher.extend(1, 12, 0.0, 0.0, (4, 8)))
+    assert lease == [(1, "w1"), (2, "w1")]
+    table.trials = 2
+    assert table.trial(1, until=20) == [(3, "w0")]
+    assert table.trial(2, priority=1.0) == []
+    assert table.train(1, 4) == []
+    assert table.train(2, 8) == []
+    assert table.train(3, 20) == [(4, "w1", "w0"), (5, "w1")]
+
+
+def test_lender_that_other_studies_give_back_stays_lent() -> None:
+    table = Table(*workers("w0", "w1"))
+    table.trial(2)
+    table.tell(Lent(workers=None))
+    assert table.trial(1) == []
+
+
 @pytest.mark.parametrize(
     "event", [WorkerLeaving(worker="w1"), Lent(workers=frozenset({"w0", "w2"}))]
 )
