@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dasktune.cluster.pools import PoolStatus
+from dasktune.doctor.needs import TriedNeeds
 from dasktune.needs import NO_NEEDS, Needs
 
 
@@ -287,6 +288,8 @@ class TrainerFacts:
         The name of its class.
     needs
         The needs of every stage.
+    tried
+        The needs that the study's function gives its configurations; None without a function.
     threads
         The number of threads that it declares; None without a declaration.
     checked
@@ -295,6 +298,7 @@ class TrainerFacts:
 
     name: str
     needs: Needs = NO_NEEDS
+    tried: TriedNeeds | None = None
     threads: int | None = None
     checked: bool | None = None
 

@@ -7,10 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dasktune.doctor.facts import Facts, Look, Offset, Role, StoreUse, WorkerFacts
 from dasktune.doctor.findings import Finding, Group, Status, counted
+from dasktune.doctor.needs import TriedNeeds
 from dasktune.engine.timeouts import LEASE_SECONDS, RENEW_SECONDS
 from dasktune.needs import Offer, unmet_text
 
 STORAGE = Group("storage")
+
+MOST_UNMET = 5
+"""Needs of configurations that no worker meets of which each has a finding."""
 
 SLOW_SECONDS = 1.0
 """Limit for writing and reading a small file, in seconds."""
@@ -432,7 +436,11 @@ def _needs_findings(facts: Facts) -> Iterator[Finding]:
         for worker in facts.workers
         if worker.look is not None and worker.role is not None
     }
-    if needs.are_none or not offers:
+    if not offers:
+        return
+    if facts.trainer.tried is not None:
+        yield from _tried_findings(facts.trainer.tried, list(offers.values()))
+    if needs.are_none:
         return
     able = [address for address, offer in offers.items() if needs.fits(offer)]
     if able:
@@ -441,6 +449,29 @@ def _needs_findings(facts: Facts) -> Iterator[Finding]:
         words = f"stages need {needs}; {unmet_text(needs, offers.values())}"
         mend = "start workers that have it (dask worker --resources, DASKTUNE_TAGS)"
         yield MACHINES.problem("resources", words, mend, [])
+
+
+def _tried_findings(tried: TriedNeeds, offers: Sequence[Offer]) -> Iterator[Finding]:
+    """Yield problems for needs of configurations that no worker meets."""
+    if not tried.tried:
+        words = "needs come from a function, and no configuration is known to try it with"
+        mend = "check the study file with 'dasktune doctor', whose tuner has a space"
+        yield MACHINES.warning("needs", words, mend)
+        return
+    mend = "start workers that have it (dask worker --resources, DASKTUNE_TAGS)"
+    unmet = [(own, example) for own, example in tried.needs if not any(map(own.fits, offers))]
+    for own, example in unmet[:MOST_UNMET]:
+        words = f"{example}: {unmet_text(own, offers)} (tried: {tried.tried})"
+        yield MACHINES.problem("needs", words, mend)
+    if len(unmet) > MOST_UNMET:
+        words = f"{len(unmet) - MOST_UNMET:,} more kinds of needs that no worker meets"
+        yield MACHINES.problem("needs", words, mend)
+    for problem in tried.problems:
+        yield MACHINES.problem("needs", problem, "mend the function: such trials fail")
+    if not unmet and not tried.problems:
+        count = len(tried.needs)
+        words = f"workers meet {count:,} kind{'' if count == 1 else 's'} of needs, of {tried.tried}"
+        yield MACHINES.ok("needs", words)
 
 
 def _claim(worker: WorkerFacts) -> float:

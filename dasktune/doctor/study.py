@@ -19,7 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from dasktune.algos.base import Tuner
 from dasktune.doctor.facts import TrainerFacts
+from dasktune.doctor.needs import TriedNeeds, try_needs
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
@@ -53,6 +55,8 @@ class CheckedStudy:
         The trainer's fingerprint.
     database
         The open database, or the URL where it would be.
+    tried
+        The needs that the study's function gives its configurations; None without a function.
     """
 
     name: str
@@ -60,10 +64,11 @@ class CheckedStudy:
     plan: JobPlan
     fingerprint: str
     database: Database | str
+    tried: TriedNeeds | None = None
 
     @classmethod
-    def of(cls, study: Study) -> CheckedStudy:
-        """Return an open study as a study to check."""
+    def of(cls, study: Study, tuner: Tuner | None = None) -> CheckedStudy:
+        """Return an open study as a study to check, with the tuner that it will run."""
         row = study.database.study(study.name)
         return cls(
             name=study.name,
@@ -71,6 +76,7 @@ class CheckedStudy:
             plan=study.plan_of_run("doctor"),
             fingerprint="" if row is None else str(row.spec["fingerprint"]),
             database=study.database,
+            tried=try_needs(study.study_config.needs, tuner),
         )
 
     def facts(self) -> TrainerFacts:
@@ -79,6 +85,7 @@ class CheckedStudy:
         return TrainerFacts(
             name=self.trainer.__qualname__,
             needs=self.plan.needs,
+            tried=self.tried,
             threads=threads if isinstance(threads, int) else None,
             checked=self._checked(),
         )
@@ -111,8 +118,17 @@ class CheckedStudy:
 
 
 @contextmanager
-def study_of(make: Callable[[], Study]) -> Iterator[CheckedStudy]:
+def study_of(
+    make: Callable[[], Study], make_tuner: Callable[[], Tuner] | None = None
+) -> Iterator[CheckedStudy]:
     """Yield the study that `make` would create or open, without creating it there.
+
+    Parameters
+    ----------
+    make
+        Calls `create_study`.
+    make_tuner
+        Returns the tuner; called if the needs of its configurations come from a function.
 
     Raises
     ------
@@ -128,7 +144,9 @@ def study_of(make: Callable[[], Study]) -> Iterator[CheckedStudy]:
     ):
         study = make()
         try:
-            checked = CheckedStudy.of(study)
+            has_function = callable(config.needs)
+            tuner = make_tuner() if make_tuner is not None and has_function else None
+            checked = CheckedStudy.of(study, tuner)
         finally:
             study.close()
         store = config.store_url
