@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, default=Path("runs/benchmarks.md"))
     parser.add_argument("--short", action="store_true", help="try them on something small")
     parser.add_argument("--data", type=Path, help="folder of recorded curves, for more of them")
-    parser.add_argument("--hardware", type=Path, help="gavel_throughputs.csv.gz, for hardware.py")
+    parser.add_argument("--hardware", type=Path, help="gavel_throughputs.csv.gz, for two of them")
     options = parser.parse_args()
     more = {"stragglers": ["--plot", str(options.markdown.with_name("stragglers.svg"))]}
     names = NAMES
@@ -64,8 +64,8 @@ def main() -> int:
         names = (*NAMES, *WITH_DATA)
         more |= {name: ["--data", str(options.data)] for name in WITH_DATA}
     if options.hardware is not None:
-        names = (*names, "hardware")
-        more["hardware"] = ["--data", str(options.hardware)]
+        names = (*names, "hardware", "scaling")
+        more |= {name: ["--data", str(options.hardware)] for name in ("hardware", "scaling")}
     documents, failed = [], []
     for name in names:
         document = _run(name, [*more.get(name, ()), *(["--short"] if options.short else ())])

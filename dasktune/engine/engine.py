@@ -290,6 +290,7 @@ class Engine:
         if self._choices is not None:
             self._work(now)
             self._give_fewer_devices(self._choices, now)
+            self._take_devices_back(self._choices, now)
         return self._settle(now)
 
     def predicted(
@@ -837,16 +838,54 @@ class Engine:
             return
         for number, start in list(choices.unmet()):
             trial = self.trials[number]
-            request = session.requests.get(trial.local) if trial.tuner == session.place else None
+            request = self._request_of(session, trial)
             # What was reported already must be trained again as it was, once there are workers.
-            if request is None or start < trial.steps:
-                continue
-            self._todo.extend(self._dispatcher.stop(number, now))
+            if request is not None and start >= trial.steps:
+                self._todo.extend(self._dispatcher.stop(number, now))
+                self._choose_again(session, choices, request, start=start, now=now)
+
+    def _take_devices_back(self, choices: DeviceChoices, now: float) -> None:
+        """End the stages of trials whose devices do not pay; those that have ended go on."""
+        session = self._session
+        if session is None:
+            return
+        for number in list(choices.wasteful(self.trials)):
+            if self._request_of(session, self.trials[number]) is not None:
+                self._todo.extend(self._dispatcher.stop(number, now))
+                choices.moving.add(number)
+        for number in sorted(choices.moving):
+            trial = self.trials[number]
+            request = self._request_of(session, trial)
+            start = self.view.last_state(number, trial.steps)
+            if request is None or number in self.view.wanted:
+                choices.moving.discard(number)  # the tuner has decided otherwise meanwhile
+            elif start is not None:
+                choices.moving.discard(number)
+                self._choose_again(session, choices, request, start=start, now=now)
+
+    def _request_of(self, session: Session, trial: TrialRecord) -> Extend | None:
+        """Return the request of a trial that may change its devices, if there is one."""
+        if trial.tuner != session.place or trial.alone is not None:
+            return None
+        return session.requests.get(trial.local)
+
+    def _choose_again(
+        self,
+        session: Session,
+        choices: DeviceChoices,
+        request: Extend,
+        *,
+        start: Step,
+        now: float,
+    ) -> None:
+        """Ask for the rest of a request, on devices that are chosen for it now."""
+        trial = self.trials[session.numbers[request.trial]]
+        if start < request.until:
             living = self._living(session, request, {})
             periods = choices.periods(trial, start=start, until=request.until, living=living)
             self._use_devices(session, choices, trial, periods)
-            ahead = tuple(step for step in request.reports if step > trial.steps)
-            self._extend(trial, replace(request, reports=ahead), now)
+        ahead = tuple(step for step in request.reports if step > trial.steps)
+        self._extend(trial, replace(request, reports=ahead), now)
 
     def _use_devices(
         self, session: Session, choices: DeviceChoices, trial: TrialRecord, periods: Periods

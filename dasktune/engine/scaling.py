@@ -19,6 +19,12 @@ from dasktune.types import Step
 EFFICIENCY = 0.75
 """The least efficiency of several devices, unless told otherwise."""
 
+PROVEN_STEPS, PROVEN_TIME = 3, 10.0
+"""The steps, and the seconds, after which devices that do not pay are taken from a stage.
+
+The first steps of several processes take longer than all that follow.
+"""
+
 Speedups = Mapping[int, float]
 """How many times the steps of one device several devices train in a second, by their number.
 
@@ -175,12 +181,15 @@ class DeviceChoices:
     ----------
     expected
         Number of workers that are about to join: the devices, as long as there are none.
+    moving
+        The trials whose stage was told to end, so that they go on with other devices.
     """
 
     def __init__(self, scale: Scale, view: RunView) -> None:
         self._scale = scale
         self._view = view
         self.expected = 0
+        self.moving: set[int] = set()
         self._several: set[int] = set()
         """Trials on several devices that may wait for them."""
 
@@ -244,6 +253,22 @@ class DeviceChoices:
     def _numbers(self) -> list[int]:
         """The numbers of several devices that a trial may have."""
         return [1 << power for power in range(1, self._scale.max.bit_length())]
+
+    def wasteful(self, trials: Mapping[int, TrialRecord]) -> Iterator[int]:
+        """Yield the trials that train on devices that do not pay, by what was measured so far."""
+        for number in sorted(self._several):
+            attempt = self._view.running_attempt(number)
+            if attempt is None or attempt.ended or attempt.taken:
+                continue
+            trial, steps = trials[number], attempt.position - attempt.start
+            devices = devices_at(attempt.node.sequences, attempt.start)
+            seconds = steps * self._view.seconds_per_step(attempt.node, attempt.kind)
+            is_proven = steps >= PROVEN_STEPS and seconds >= PROVEN_TIME
+            if is_proven and devices == trial.devices[-1][1] > 1:
+                speedups = self._view.speedups(trial.sequences, attempt.start, self._numbers)
+                is_known = {1, devices} <= speedups.keys()
+                if is_known and efficiency_of(devices, speedups) < self._scale.efficiency:
+                    yield number
 
     def unmet(self) -> Iterator[tuple[int, Step]]:
         """Yield the trials that wait for more devices than there are, and where their stage starts.

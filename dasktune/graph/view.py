@@ -195,6 +195,27 @@ class RunView:
             made = part if is_wanted else max(made, min(part, node.reached))
         return made
 
+    def running_attempt(self, trial: int) -> AttemptView | None:
+        """Return the attempt at a stage that a trial waits for, if a worker has it."""
+        nodes = self._dispatcher.wanted.get(trial)
+        for node in nodes[0].up() if nodes else ():
+            attempt = self._dispatcher.frontier.attempt_on(node)
+            if attempt is not None:
+                return self.attempts.get(attempt)
+            if is_ready(node):
+                return None
+        return None
+
+    def last_state(self, trial: int, start: Step) -> Step | None:
+        """Return the last step of a trial from `start` on with a state.
+
+        None as long as an attempt may save further ones.
+        """
+        nodes = [node for node in self.plan.nodes_of(trial) if node.stop > start]
+        if any(map(self.is_running, nodes)):
+            return None
+        return max((step for node in nodes for step in node.checkpoints), default=start)
+
     def waiting_stage(self, trial: int) -> Node | None:
         """Return the stage that a trial waits for and no worker trains; None if one does."""
         nodes = self._dispatcher.wanted.get(trial)

@@ -109,7 +109,8 @@ def create_study(
         ``dasktune.Scale(max=8)``: up to 8 workers of one compute class, as long as they keep 75%
         of their speed. It needs a `TorchTrainer` that divides itself, whose trials need one device
         each. The number changes where a tuner asks for more of a trial, at a rung of ASHA for
-        example, and is part of the state key; metrics are those of one device up to rounding.
+        example, or where it proves not to pay. It is part of the state
+        key; metrics are those of one device up to rounding.
     depends_on
         Further functions, classes or modules whose code decides the result.
     reuse

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dasktune.algos import Tuner
+from dasktune.engine import scaling
 from dasktune.engine.engine import Engine
 from dasktune.engine.event_log import Record, in_words, replay
 from dasktune.engine.outcome import Outcome
@@ -18,8 +19,10 @@ from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.devices import devices_at
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
+    Progress,
     RunStage,
     Saved,
+    StopStage,
     Tick,
     TrainingEnded,
     WorkerJoined,
@@ -100,12 +103,14 @@ class Bench:
         self.workers, self.seconds = workers, seconds
         self.log: list[Record] = []
         self.orders: list[RunStage] = []
+        self.stops: list[str] = []
         self.trained: list[tuple[float, int, int, int]] = []
         """The learning rate, devices, first and last step of each stage."""
 
     def take(self, outcome: Outcome) -> None:
         self.log += [json.loads(json.dumps(record)) for record in outcome.records]
         self.orders += [order for order in outcome.orders if isinstance(order, RunStage)]
+        self.stops += [order.attempt for order in outcome.orders if isinstance(order, StopStage)]
 
     def tell(self, event: Any) -> None:
         self.take(self.engine.handle(event, 0.0))
@@ -311,6 +316,51 @@ def test_the_last_worker_trains_alone_what_two_should() -> None:
     bench.lose(order.worker)
     assert bench.devices[0] == ((0, 1),)
     assert bench.run().trained[2:] == [(0.1, 1, 2, 4), (0.1, 1, 4, 8)]
+
+
+def moved(efficient: float, steps: int) -> tuple[Bench, RunStage]:
+    """Return a run whose last stage, on 4 devices, has told of some steps."""
+    bench, order, _ = gang_of(4)
+    progress = Progress(attempt=order.attempt, step=2 + steps, seconds=steps * efficient)
+    bench.tell(progress)
+    return bench, order
+
+
+def end_early(bench: Bench, order: RunStage, step: int) -> None:
+    """End a stage that was told to stop."""
+    bench.orders.clear()
+    reports = tuple((at, {"loss": 1.0 / at}) for at in range(order.start + 1, step + 1))
+    bench.tell(TrainingEnded(attempt=order.attempt, step=step, status="stopped", seconds=0.0))
+    bench.tell(Saved(attempt=order.attempt, step=step, reports=reports))
+
+
+def test_devices_that_do_not_pay_are_taken_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "PROVEN_STEPS", 1)
+    bench, order = moved(11.0, 1)  # one device took 1 s
+    assert bench.stops == [order.attempt]
+    assert bench.devices[0] == ((0, 1), (2, 4)), "its stage has not ended"
+    end_early(bench, order, 3)
+    assert bench.devices[0] == ((0, 1), (2, 4), (3, 1))
+    assert bench.run().trials[0].steps == 8
+    assert bench.trained[4:] == [(0.1, 1, 3, 4), (0.1, 1, 4, 8)]
+    assert bench.dispatcher.steps_repeated == 0
+
+
+@pytest.mark.parametrize(("seconds", "least"), [(0.3, 1), (9.0, 1), (11.0, 2)])
+def test_a_stage_that_pays_or_has_just_begun_goes_on(
+    seconds: float, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaling, "PROVEN_STEPS", least)
+    bench, _ = moved(seconds, 1)
+    assert bench.stops == []
+
+
+def test_a_run_cut_off_in_a_move_asks_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "PROVEN_STEPS", 1)
+    before, _ = moved(11.0, 1)
+    again = Bench(4, Scale(max=4), trials=before.trials).resume(Ladder((4, 1, 1)), before).join()
+    assert again.run().trials[0].steps == 8
+    assert again.trained[0] == (0.1, 4, 2, 4)
 
 
 def test_needs_of_several_devices_fail_under_scale() -> None:

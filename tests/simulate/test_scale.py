@@ -80,6 +80,20 @@ def test_workers_that_do_not_help_are_given_back() -> None:
     assert found.seconds == 16.0
 
 
+def test_workers_that_slow_a_long_stage_are_given_back_early() -> None:
+    def slower(values: Mapping[str, Any], devices: int) -> float:
+        return 60.0 * devices
+
+    longer = dt.algos.SHA(
+        dt.Space(lr=dt.Float(0.1, 1.0)), trials=16, max_steps=32, min_steps=2, eta=4, seed=0
+    )
+    found = dt.simulate(longer, curve, workers=16, scale=dt.Scale(max=8), seconds_per_step=slower)
+    # Workers tell how far they are after 1, 2, 4, ... steps, and end a stage at the next one.
+    assert devices(found) == [((0, 1),), ((0, 1), (2, 4), (6, 1))]
+    assert found.steps_repeated == 0
+    assert sum(trial.steps == 32 for trial in found.trials) == 1
+
+
 def test_equal_simulations_choose_alike() -> None:
     first, second = run(linear), run(linear)
     assert first.events == second.events
