@@ -305,7 +305,7 @@ class Placing:
     def _note_idle(self, worker: str) -> None:
         """Give a worker stages again if it has none and may have some."""
         is_wanted = self._may_have_stages(worker) and not self.trust.is_aside(worker)
-        if worker in self.slots and not self.slots[worker].queue and is_wanted:
+        if worker in self.slots and not self.is_busy(worker) and is_wanted:
             self._idle.setdefault(worker)
 
     def is_busy(self, worker: str) -> bool:
