@@ -53,6 +53,7 @@ LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
         ("testing", "conformance tests for users' own tuners and predictors"),
     ),
     (("cli", "the command line, one file for each command"),),
+    (("__main__", "`python -m dasktune`"),),
 )
 """Layers from the lowest up: the folders and modules below dasktune with one line each.
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn, Protocol
 import typer
 from typer.core import TyperGroup
 
+from dasktune import __version__
 from dasktune.cli.check import check
 from dasktune.cli.doctor import doctor
 from dasktune.cli.fingerprint import fingerprint
@@ -58,14 +59,30 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
 
 
+def _say_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"dasktune {__version__}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     cls=Commands,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Tune hyper-parameters on a Dask cluster; never train the same steps twice.",
 )
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version."),
+    ] = False,
+) -> None:
+    """Tune hyper-parameters on a Dask cluster; never train the same steps twice."""
+
 
 app.command()(run)
 
