@@ -160,7 +160,7 @@ class Attempts:
     Attributes
     ----------
     worker_seconds
-        Seconds that workers have spent on stages that ended.
+        Seconds that workers have spent on stages that ended, each of those that train together.
     latest
         The step and metrics that were heard of last.
     trouble
@@ -268,7 +268,7 @@ class Attempts:
             if known is not None:
                 following += self._found(known, attempt, commits)
             if not attempt.ended:
-                self.worker_seconds += self._recorder.seconds_of(attempt.id, at)
+                self.worker_seconds += self._recorder.worker_seconds(attempt.id, at)
         following.append(WorkerLost(worker=worker, is_blameless=is_blameless))
         for attempt in lost:
             self._ends.append(_End(attempt, at, "lost"))
@@ -486,7 +486,7 @@ class Attempts:
 
     def _ended(self, known: _OpenAttempt, message: StageEnded, now: float) -> list[Following]:
         if known.ended_at is None:  # Dask may have told it before
-            self.worker_seconds += message.seconds
+            self.worker_seconds += message.seconds * len(known.order.workers)
         known.ended_at = now
         attempt = self._view.attempts.get(message.attempt)
         if message.status == "missing" and not (attempt and attempt.uprooted):
@@ -516,7 +516,7 @@ class Attempts:
         text = f"failed after step {message.step}: {message.message}"
         _log(known.order, logging.WARNING, text, message.step)
         attempt = self._view.attempts.get(message.attempt)
-        self.worker_seconds += self._recorder.seconds_of(message.attempt, message.at)
+        self.worker_seconds += self._recorder.worker_seconds(message.attempt, message.at)
         self._note_end(attempt, message.attempt, message.at, "failed", message.message)
         return [
             # What it trained before it raised is a repeat for whoever tries it again.

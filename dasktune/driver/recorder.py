@@ -46,7 +46,7 @@ class Tally:
     nbytes
         Bytes of the states that were saved.
     worker_seconds
-        Time that workers had stages.
+        Time that workers had stages, that of lenders included.
     """
 
     stages: Counter[str] = field(default_factory=Counter)
@@ -227,6 +227,7 @@ class Recorder:
             run=self._run,
             trials=trials_of(order.node),
             kind=kind,
+            workers=len(order.workers),
         )
 
     def started(self, attempt: str, at: float) -> None:
@@ -245,10 +246,10 @@ class Recorder:
         if row is not None:
             self._stages[attempt] = replace(row, start_seconds=seconds)
 
-    def seconds_of(self, attempt: str, at: float) -> float:
-        """Return how long an attempt has run at a time (epoch seconds); 0 if it has not begun."""
+    def worker_seconds(self, attempt: str, at: float) -> float:
+        """Return the time of its workers that an attempt has used at a time (epoch seconds)."""
         row = self._stages.get(attempt)
-        return max(0.0, at - row.started) if row is not None and row.started else 0.0
+        return 0.0 if row is None else max(0.0, replace(row, ended=at).worker_seconds)
 
     def saved(self, attempt: str, step: Step) -> None:
         """Record that a running attempt has a durable state: its steps are not lost."""
@@ -279,7 +280,7 @@ class Recorder:
         message: str = "",
     ) -> None:
         """Record an attempt's end, and why it failed; the row is written now."""
-        seconds = self.seconds_of(attempt, at)
+        seconds = self.worker_seconds(attempt, at)
         row = self._stages.pop(attempt, None)
         if row is not None:
             self.tally.stages[status] += 1

@@ -463,11 +463,16 @@ class DaskRunner:
         attempts = self._engine.view.attempts.values()
         running = [attempt for attempt in attempts if not attempt.ended]
         now = self._now()
-        began = [attempt.started for attempt in running if attempt.started is not None]
+        began = [
+            (1 + len(attempt.lenders), attempt.started)
+            for attempt in running
+            if attempt.started is not None
+        ]
         trained = self._engine.view.steps_executed - self._steps_before
         self._meter.count(
             seconds=now,
-            worker_seconds=self._attempts.worker_seconds + sum(now - at for at in began),
+            worker_seconds=self._attempts.worker_seconds
+            + sum(workers * (now - at) for workers, at in began),
             steps=trained + sum(attempt.position - attempt.start for attempt in running),
         )
 

@@ -48,7 +48,7 @@ class Limits:
     seconds
         Wall time.
     worker_seconds
-        Time that workers spend on stages.
+        Time that workers spend on stages: of each of those that train one together.
     steps
         Steps trained.
 

@@ -348,6 +348,11 @@ class RunStage:
     needs: Mapping[str, float]
     lenders: tuple[str, ...] = ()
 
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Its own worker, and its lenders."""
+        return self.worker, *self.lenders
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopStage:

@@ -198,7 +198,6 @@ class StudyResults:
         runs = [note["wall_seconds"] for note in self.runs()]
         best = self._best_record()
         stages = self.stages()
-        spans = ((stage.started, stage.ended) for stage in stages)
         run = self.database.last_run(self.row.id)
         models = () if run is None else RunStatus.from_row(run).models
         figures = summarise(
@@ -207,7 +206,7 @@ class StudyResults:
             steps_executed=sum(stage.steps for stage in stages),
             steps_repeated=sum(stage.repeated for stage in stages),
             wall_seconds=sum(runs),
-            worker_seconds=sum(ended - started for started, ended in spans if started and ended),
+            worker_seconds=sum(stage.worker_seconds for stage in stages),
             best_value=None if best is None else best.value,
             steps_beyond=steps_beyond(self.plan, self.records, stages),
             steps_audited=self.history.steps_audited,

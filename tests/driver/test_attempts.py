@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -197,12 +198,15 @@ def test_saves_after_scheduler_loss_are_looked_up_further_ahead() -> None:
         assert known(driver)[0] == found, "it was heard of at no step"
 
 
-def test_attempt_end_received_twice_is_counted_once() -> None:
+@pytest.mark.parametrize("lenders", [(), ("w1", "w2")])
+def test_attempt_end_received_twice_is_counted_once(lenders: tuple[str, ...]) -> None:
     driver, worker = trained()
+    for known_attempt in driver.attempts._open.values():
+        known_attempt.order = replace(known_attempt.order, lenders=lenders)
     for _ in range(2):
         driver.hear_receipt(worker.receipts[0])
     for message in worker.outbox:
         driver.hear(message)
-    assert driver.attempts.worker_seconds == STEPS
+    assert driver.attempts.worker_seconds == STEPS * (1 + len(lenders))
     assert driver.engine.view.steps_executed == STEPS
     assert driver.is_done

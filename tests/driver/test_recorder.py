@@ -66,6 +66,20 @@ def test_fenced_recorder_still_writes_which_stages_ended(database: Database) -> 
     assert kinds == ["begun", "begun"], "no event of the fenced driver"
 
 
+def test_stage_of_several_workers_counts_the_time_of_each(database: Database) -> None:
+    dispatcher, (order,) = stages(1)
+    order = replace(order, lenders=("w1", "w2"))
+    recorder = Recorder(History(database, 1), dispatcher.plan, run="r")
+    recorder.launched(order, order.node.key_at(order.stop))
+    assert recorder.worker_seconds(order.attempt, 102.0) == 0.0
+    recorder.started(order.attempt, 100.0)
+    assert recorder.worker_seconds(order.attempt, 102.0) == 6.0
+    recorder.ended(order.attempt, 104.0, status="trained", step=9, repeated=0)
+    assert recorder.tally.worker_seconds == 12.0
+    recorder.flush()
+    assert [(row.workers, row.worker_seconds) for row in database.stages(1)] == [(3, 12.0)]
+
+
 @pytest.mark.parametrize(("used_seconds", "is_written"), [(0.0, True), (3600.0, False)])
 def test_state_that_a_stage_loads_counts_as_used(
     database: Database, used_seconds: float, is_written: bool

@@ -120,6 +120,12 @@ def stage(trial: int, start: int, steps: int) -> StageRow:
     )
 
 
+def test_stage_row_counts_the_seconds_of_each_worker() -> None:
+    row = stage(0, 0, 10)
+    assert replace(row, workers=4).worker_seconds == 4.0
+    assert replace(row, workers=4, ended=None).worker_seconds == 0.0
+
+
 def test_summary_steps_beyond_count_separately() -> None:
     """Both were trained to step 9 before the first was told that it should have ended at 4."""
     plan, records = two_trials()

@@ -18,7 +18,7 @@ from dasktune.errors import CorruptRecordError
 from dasktune.storage.database.columns import ExactFloat, JsonText, MetricsText
 from dasktune.types import Metrics, Step
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """Revisions of the tables, oldest first; `dasktune.storage.migrations` leads to the last."""
 
 META_VERSION = 3
@@ -144,7 +144,7 @@ class StageRow:
     loading the trainer: 0 if the worker held it already, None if the attempt ended before. When
     a trial was paused, `suspend_seconds` is the time from the order to stop, or from the end of
     its last step, until its state of `snapshot_bytes` was durable. `kind` is the compute class of
-    `worker`; empty if unknown.
+    `worker`; empty if unknown. `workers` is the number of those that trained it together.
     """
 
     study_id: int
@@ -165,6 +165,12 @@ class StageRow:
     suspend_seconds: float | None = None
     snapshot_bytes: int | None = None
     kind: str = ""
+    workers: int = 1
+
+    @property
+    def worker_seconds(self) -> float:
+        """The time that its workers have spent on it; 0 if it has not ended."""
+        return self.workers * (self.ended - self.started) if self.started and self.ended else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,6 +397,7 @@ stages = sa.Table(
     sa.Column("suspend_seconds", sa.Double),
     sa.Column("snapshot_bytes", sa.BigInteger),
     sa.Column("kind", sa.Text, nullable=False, server_default=""),
+    sa.Column("workers", sa.Integer, nullable=False, server_default="1"),
 )
 
 runs = sa.Table(
