@@ -85,6 +85,7 @@ class ArbiterPlugin(SchedulerPlugin):
         usable: Collection[str] | None,
         holder: str = "",
         awaits: Collection[tuple[str, str]] = (),
+        wanted: Collection[str] | None = None,
     ) -> dict[str, object]:
         """Answer a run's claim: see `dasktune.graph.shares.Lending.claim`.
 
@@ -94,6 +95,8 @@ class ArbiterPlugin(SchedulerPlugin):
             The name under which the run holds leases; empty if it holds none.
         awaits
             The stages that it waits for: who holds their leases, and their keys.
+        wanted
+            The workers that its stages can use now; None for all that it can use.
 
         Returns
         -------
@@ -122,6 +125,7 @@ class ArbiterPlugin(SchedulerPlugin):
                 for other, key in awaits
                 if str(other) in self._runs
             ),
+            None if wanted is None else frozenset(map(str, wanted)),
         )
         runs = len(self._clients)
         return {"lent": None if runs == 1 else sorted(lent), "runs": runs}

@@ -14,6 +14,7 @@ from typing import Any
 from distributed import Client
 
 from dasktune.cluster.arbiter import CLAIM, LEAVE, add_arbiter
+from dasktune.driver.scaling import WorkerDemand
 from dasktune.driver.shared_stages import NoSharing, SharedStages
 from dasktune.engine.timeouts import (
     CLAIM_SECONDS,
@@ -94,7 +95,7 @@ class FairShare:
         return Lent(workers=self._lent)
 
     def turn(
-        self, now: float, count_usable: Callable[[], int], sharing: SharedStages | NoSharing
+        self, now: float, demand: Callable[[], WorkerDemand], sharing: SharedStages | NoSharing
     ) -> None:
         """Set what is claimed: now and then, and at once if workers can be given back or are new.
 
@@ -102,8 +103,8 @@ class FairShare:
         ----------
         now
             Seconds.
-        count_usable
-            Returns how many workers the run can use now.
+        demand
+            Returns the demand of the run.
         sharing
             Knows the stages that the run waits for because other drivers train them.
         """
@@ -114,8 +115,10 @@ class FairShare:
         if now < self._due and given_back == self._given_back and is_known:
             return
         self._due, self._given_back = now + CLAIM_SECONDS, given_back
+        needed = demand()
         self._claim = {
-            "workers": count_usable(),
+            "workers": needed.workers,
+            "wanted": None if needed.wanted is None else [*needed.wanted],
             "weight": self._weight,
             # A device is given back once all its workers are done with their stages.
             "busy": [*self._view.busy_claims],

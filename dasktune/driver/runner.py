@@ -52,7 +52,7 @@ from dasktune.driver.predictions import Predictions
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor, NoEvictor
 from dasktune.driver.reuse import CommitReader, CommitsRead, KnownStates
-from dasktune.driver.scaling import usable_slots
+from dasktune.driver.scaling import demand_of
 from dasktune.driver.shared_stages import NoSharing, SharedStages
 from dasktune.driver.stage_keys import KeysHashed, StageKeys
 from dasktune.driver.waiting import aside_text, unmet_needs, unmet_needs_text
@@ -737,13 +737,8 @@ class DaskRunner:
     def _beat(self) -> None:
         """Write the run status now and then, and claim the run's share of the workers."""
         self._heartbeat.turn(self._sharing)
-        # No more than all workers can be lent.
-        most = len(self._engine.view.slots)
-        self._share.turn(self._now(), lambda: self._count_usable(most), self._sharing)
-
-    def _count_usable(self, most: int) -> int:
-        """Return how many workers can be used now, counted up to `most`."""
-        return usable_slots(self._engine.view, self._now(), left=self._left, most=most)
+        now, view = self._now(), self._engine.view
+        self._share.turn(now, lambda: demand_of(view, now, left=self._left), self._sharing)
 
     @property
     def _left(self) -> int | None:

@@ -7,6 +7,7 @@ that can start, never at the whole plan.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from dasktune.engine.timeouts import SOON_SECONDS
 from dasktune.graph.matching import Wanted
@@ -14,6 +15,23 @@ from dasktune.graph.view import AttemptView, RunView
 
 MOST = 1000
 """Stages that can start are counted up to here: no pool has as many workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDemand:
+    """How many workers a run can use, and which.
+
+    Parameters
+    ----------
+    workers
+        See `usable_slots`.
+    wanted
+        The workers that its stages of now can use, those at work included; None for all. Of
+        workers that share a device, one stands for all.
+    """
+
+    workers: int
+    wanted: frozenset[str] | None = None
 
 
 def usable_slots(
@@ -47,6 +65,28 @@ def usable_slots(
     """
     stages = open_stages(view, now, most=most, soon_seconds=soon_seconds)
     return min(view.busy_workers + stages.total() + yet_to_begin(view, left), most)
+
+
+def demand_of(view: RunView, now: float, *, left: int | None) -> WorkerDemand:
+    """Return the demand of a run; parameters are those of `usable_slots`."""
+    # No more than all workers can be lent.
+    workers = usable_slots(view, now, left=left, most=len(view.slots))
+    return WorkerDemand(workers=workers, wanted=_wanted(view, now, left))
+
+
+def _wanted(view: RunView, now: float, left: int | None) -> frozenset[str] | None:
+    """Return the workers that the stages of now can use: see `WorkerDemand`.
+
+    They are all while the tuner may begin trials, since nobody knows the needs of those. Stages
+    of trials without needs of their own can use all, too.
+    """
+    stages = open_stages(view, now, most=1)
+    if yet_to_begin(view, left) or not all(stages):
+        return None
+    fitting = (
+        worker for worker in view.claimable if any(view.meets(worker, each) for each in stages)
+    )
+    return frozenset(view.busy_claims).union(fitting)
 
 
 def open_stages(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from dasktune.errors import refuse, shown
@@ -202,9 +203,10 @@ class AwaitedStage(NamedTuple):
 class _Borrower:
     """A study: what it claims, its workers in the order in which it got them, those it must return.
 
-    `usable` are those that it can use, of all workers; None for all. `busy` are those that have a
-    stage now; `awaits` are the stages of other studies that it waits for; `short_since` is when its
-    workers became too few.
+    `usable` are those that it can use, of all workers; None for all. `wanted` are those of them
+    that its stages of now can use; None for all. `busy` are those that have a stage now; `awaits`
+    are the stages of other studies that it waits for; `short_since` is when its workers became too
+    few.
     `owed` is how many worker seconds it got too few, less those that it got too many.
     """
 
@@ -212,6 +214,7 @@ class _Borrower:
     workers: dict[str, None] = field(default_factory=dict)
     recalled: dict[str, None] = field(default_factory=dict)
     usable: frozenset[str] | None = None
+    wanted: frozenset[str] | None = None
     busy: frozenset[str] = frozenset()
     awaits: frozenset[AwaitedStage] = frozenset()
     short_since: float | None = None
@@ -225,12 +228,24 @@ class _Borrower:
         """Whether stages of the study may run on a worker."""
         return self.usable is None or worker in self.usable
 
+    def wants(self, worker: str) -> bool:
+        """Whether a stage that the study has now may run on a worker."""
+        return self.can_use(worker) and (self.wanted is None or worker in self.wanted)
+
+
+class _Users(NamedTuple):
+    """The studies that can use some workers, and those of them that can use them now."""
+
+    able: tuple[str, ...]
+    wanting: tuple[str, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
     """The workers that the same studies can use, and how many of them each shall have."""
 
     workers: Mapping[str, None]
+    wanting: tuple[str, ...]
     targets: Mapping[str, int]
 
 
@@ -273,6 +288,7 @@ class Lending:
         busy: frozenset[str] = frozenset(),
         usable: frozenset[str] | None = None,
         awaits: frozenset[AwaitedStage] = frozenset(),
+        wanted: frozenset[str] | None = None,
     ) -> frozenset[str]:
         """Set what a study asks for; return the workers that it may use now.
 
@@ -290,6 +306,10 @@ class Lending:
             The workers that have what its stages need; None for all. It is lent no others.
         awaits
             The stages of other studies that it waits for, instead of training them itself.
+        wanted
+            The workers of `usable` that its stages can use now, those that are busy included; None
+            for all. Others do not count for its claim. It is lent them only while no study wants
+            them.
 
         Returns
         -------
@@ -298,7 +318,7 @@ class Lending:
         """
         borrower = self._studies.setdefault(study, _Borrower(claim))
         borrower.claim, borrower.busy, borrower.usable = claim, busy, usable
-        borrower.awaits = awaits
+        borrower.awaits, borrower.wanted = awaits, wanted
         useless = [worker for worker in borrower.workers if not borrower.can_use(worker)]
         borrower.recalled.update(dict.fromkeys(useless))
         self._take_back(borrower)
@@ -354,9 +374,10 @@ class Lending:
             self._keep_again(pool)
             self._lend_free(pool)
         for name, borrower in self._studies.items():
-            keeps = [len(borrower.keeps(pool.workers)) for pool in pools]
+            wanted = [pool for pool in pools if name in pool.wanting]
+            keeps = [len(borrower.keeps(pool.workers)) for pool in wanted]
             has_too_few = any(
-                pool.targets.get(name, 0) > count for pool, count in zip(pools, keeps, strict=True)
+                pool.targets[name] > count for pool, count in zip(wanted, keeps, strict=True)
             )
             if not has_too_few or sum(keeps) >= borrower.claim.workers:
                 borrower.short_since = None
@@ -372,7 +393,7 @@ class Lending:
             return
         for name, share in self._even_shares().items():
             borrower = self._studies[name]
-            gets = min(len(borrower.workers), borrower.claim.workers)
+            gets = min(sum(map(borrower.wants, borrower.workers)), borrower.claim.workers)
             owed = borrower.owed + (share - gets) * seconds
             borrower.owed = min(MOST_OWED_SECONDS, max(-MOST_OWED_SECONDS, owed))
         most = -math.inf
@@ -388,20 +409,23 @@ class Lending:
         claims, shares = self._claims(), dict.fromkeys(self._studies, 0.0)
         gains = self.gains()
         pools = self._workers_by_users()
-        for users in sorted(pools, key=len):
-            of_users = {name: claims[name] for name in users}
+        for users in sorted(pools, key=lambda users: len(users.wanting)):
+            of_users = {name: claims[name] for name in users.wanting}
             shares |= even_shares(of_users, len(pools[users]), shares, gains)
         return shares
 
     def _claims(self) -> dict[str, Claim]:
         return {name: each.claim for name, each in self._studies.items()}
 
-    def _workers_by_users(self) -> dict[tuple[str, ...], dict[str, None]]:
+    def _workers_by_users(self) -> dict[_Users, dict[str, None]]:
         """Return the workers by the studies that can use them."""
-        pools: dict[tuple[str, ...], dict[str, None]] = {}
+        pools: dict[_Users, dict[str, None]] = {}
         lent = [worker for each in self._studies.values() for worker in each.workers]
         for worker in (*self._free, *lent):
-            users = tuple(name for name, each in self._studies.items() if each.can_use(worker))
+            users = _Users(
+                tuple(name for name, each in self._studies.items() if each.can_use(worker)),
+                tuple(name for name, each in self._studies.items() if each.wants(worker)),
+            )
             pools.setdefault(users, {})[worker] = None
         return pools
 
@@ -409,20 +433,23 @@ class Lending:
         """Return the workers by the studies that can use them, and what each study shall have.
 
         The workers of few studies are shared out first, so that a study with workers of its own
-        gets the fewer of those that others can use, too. In the end all are lent, be they of use
-        or not.
+        gets the fewer of those that others can use, too. A worker that is of no use to the stages
+        of a study must not count for its claim: it would wait for others for ever, while a second
+        study waits for this worker. In the end all are lent, be they of use or not.
         """
         pools = self._workers_by_users()
         claims, has = self._claims(), dict.fromkeys(self._studies, 0)
-        targets = {users: dict.fromkeys(users, 0) for users in pools}
+        targets = {users: dict.fromkeys(users.able, 0) for users in pools}
         most = dict.fromkeys(claims, math.inf)
-        for fill in (partial(_fill_in_turn, gains=self.gains()), partial(_fill, most=most)):
-            for users in sorted(pools, key=len):
-                of_users = {name: claims[name] for name in users}
+        share_out = partial(_fill_in_turn, gains=self.gains())
+        lend_rest = partial(_fill, most=most)
+        for fill, those in ((share_out, attrgetter("wanting")), (lend_rest, attrgetter("able"))):
+            for users in sorted(pools, key=lambda users: len(those(users))):
+                of_users = {name: claims[name] for name in those(users)}
                 left = len(pools[users]) - sum(targets[users].values())
                 for name in fill(has, claims=of_users, workers=left):
                     targets[users][name] += 1
-        return [_Pool(pools[users], targets[users]) for users in pools]
+        return [_Pool(pools[users], users.wanting, targets[users]) for users in pools]
 
     def _keep_again(self, pool: _Pool) -> None:
         """Leave workers to studies that were recalled and are no longer to be returned."""

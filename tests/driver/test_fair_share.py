@@ -18,6 +18,7 @@ from distributed import Client, LocalCluster, Scheduler, Worker, get_worker
 import dasktune as dt
 from dasktune.cluster.arbiter import CLAIM, NAME, ArbiterPlugin
 from dasktune.driver.fair_share import FairShare
+from dasktune.driver.scaling import WorkerDemand
 from dasktune.driver.shared_stages import NoSharing
 from dasktune.engine.timeouts import UNANSWERED_SECONDS
 from dasktune.graph.dispatch import Dispatcher
@@ -270,16 +271,23 @@ def test_run_uses_all_workers_after_an_arbiter_failed_for_long(
         assert share.lent == Lent(workers=frozenset({"one"}))
         monkeypatch.setattr(FailingLending, "is_broken", True)
         clock = count(UNANSWERED_SECONDS, UNANSWERED_SECONDS)
-        share.turn(next(clock), lambda: 2, NoSharing())  # it may begin long after the first answer
+        share.turn(
+            next(clock), lambda: WorkerDemand(workers=2), NoSharing()
+        )  # it may begin long after the first answer
         assert got.empty()
-        wait_until(lambda: share.turn(next(clock), lambda: 2, NoSharing()) or not got.empty())
+        wait_until(
+            lambda: (
+                share.turn(next(clock), lambda: WorkerDemand(workers=2), NoSharing())
+                or not got.empty()
+            )
+        )
         assert got.get(timeout=60) == Lent(workers=None)
         assert "it uses all of them now" in caplog.text
         monkeypatch.setattr(FailingLending, "is_broken", False)
-        share.turn(next(clock), lambda: 2, NoSharing())
+        share.turn(next(clock), lambda: WorkerDemand(workers=2), NoSharing())
         assert got.get(timeout=60) == Lent(workers=frozenset({"one"}))
         monkeypatch.setattr(FailingLending, "is_broken", True)
-        share.turn(next(clock), lambda: 2, NoSharing())
+        share.turn(next(clock), lambda: WorkerDemand(workers=2), NoSharing())
     assert got.empty(), "patience begins anew with each answer"
 
 
@@ -305,7 +313,7 @@ def test_shared_device_is_kept_until_all_its_workers_are_done() -> None:
         client = connected_to(ArbiterPlugin(HearingLending()), stack)
         share = FairShare(RunView(dispatcher), run="run", weight=1.0, put=list[object]().append)
         stack.enter_context(closing(share)).use(client, [])
-        share.turn(1.0, lambda: 2, NoSharing())
+        share.turn(1.0, lambda: WorkerDemand(workers=2), NoSharing())
         wait_until(lambda: len(HearingLending.busy) == 2)
     assert HearingLending.busy == [frozenset(), frozenset({"w0"})]
 
@@ -337,10 +345,10 @@ def test_run_claims_as_soon_as_its_first_workers_have_joined() -> None:
         )
         stack.enter_context(closing(other)).use(client, [])
         stack.enter_context(closing(share)).use(client, [])
-        share.turn(1.0, lambda: 0, NoSharing())
+        share.turn(1.0, lambda: WorkerDemand(workers=0), NoSharing())
         for worker in client.scheduler_info(n_workers=-1)["workers"]:
             dispatcher.handle(WorkerJoined(worker=worker), 0.0)
-        share.turn(1.0, lambda: 2, NoSharing())
+        share.turn(1.0, lambda: WorkerDemand(workers=2), NoSharing())
         assert got.get(timeout=60).workers == dispatcher.slots.keys()
 
 

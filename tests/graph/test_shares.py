@@ -158,6 +158,7 @@ class Cluster(RuleBasedStateMachine):
         self.held: dict[str, set[str]] = {}
         self.claims: dict[str, Claim] = {}
         self.usable: dict[str, frozenset[str] | None] = {}
+        self.wanted: dict[str, frozenset[str] | None] = {}
 
     @rule(number=st.integers(0, 7))
     def join(self, number: int) -> None:
@@ -179,9 +180,12 @@ class Cluster(RuleBasedStateMachine):
     @rule(
         study=st.sampled_from(NAMES),
         usable=st.none() | st.frozensets(st.sampled_from([f"w{n}" for n in range(8)])),
+        wanted=st.none() | st.frozensets(st.sampled_from([f"w{n}" for n in range(8)])),
     )
-    def need(self, study: str, usable: frozenset[str] | None) -> None:
-        self.usable[study] = usable
+    def need(
+        self, study: str, usable: frozenset[str] | None, wanted: frozenset[str] | None
+    ) -> None:
+        self.usable[study], self.wanted[study] = usable, wanted
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data())
@@ -208,22 +212,36 @@ class Cluster(RuleBasedStateMachine):
             usable = self.usable.get(poor)
             assert usable is None or lent[poor] <= usable
             for rich, other in self.claims.items():
-                may_move = any(usable is None or worker in usable for worker in lent[rich])
-                if len(lent[poor]) >= claim.workers or not may_move:
+                may_move = self._wanted_of(poor, lent[rich])
+                if len(self._wanted_of(poor, lent[poor])) >= claim.workers or not may_move:
                     continue
-                assert len(lent[rich]) <= other.workers  # none has what it cannot use
-                if all(each is None for each in self.usable.values()):
+                # None has what it cannot use.
+                assert may_move <= self._wanted_of(rich, lent[rich])
+                assert len(self._wanted_of(rich, lent[rich])) <= other.workers
+                if all(each is None for each in (*self.usable.values(), *self.wanted.values())):
                     # Studies that miss a part of a worker take turns with it.
                     even = even_shares(self.claims, sum(map(len, lent.values())))
                     assert even[poor] - len(lent[poor]) < 1
                     assert len(lent[rich]) - even[rich] < 1
+
+    def _wanted_of(self, study: str, workers: frozenset[str]) -> frozenset[str]:
+        for only in (self.usable.get(study), self.wanted.get(study)):
+            workers = workers if only is None else workers & only
+        return workers
 
     def _ask(self, study: str) -> None:
         """Use as many workers as are claimed and lent; what was busy is saved and given up."""
         held = self.held.get(study, set())
         may_use = held & self.lending.lent(study) if held else set()
         busy = frozenset(sorted(may_use)[: self.claims[study].workers])
-        lent = self.lending.claim(study, self.claims[study], self.now, busy, self.usable.get(study))
+        lent = self.lending.claim(
+            study,
+            self.claims[study],
+            self.now,
+            busy,
+            self.usable.get(study),
+            wanted=self.wanted.get(study),
+        )
         self.held[study] = set(lent | busy)
 
     @invariant()
@@ -325,3 +343,20 @@ def test_worker_that_no_study_can_use_is_lent_to_none() -> None:
     lending.join("w0", 0.0)
     lending.join("w1", 0.0)
     assert lending.claim("a", Claim(workers=9), 0.0, usable=frozenset(["w1"])) == {"w1"}
+
+
+def test_worker_that_a_study_cannot_use_now_is_lent_to_another() -> None:
+    lending = Lending(patience_seconds=1e9)
+    for worker in ("gpu", "cpu"):
+        lending.join(worker, 0.0)
+    claim, wanted = Claim(workers=1), {"a": "gpu", "b": "cpu"}
+    first, second = lending.claim("a", claim, 0.0), lending.claim("b", claim, 0.0)
+    assert first == {"gpu", "cpu"} - second
+    # Each has as many as it claims: whichever they have, they exchange them.
+    wanted = wanted if first == {"cpu"} else {"a": "cpu", "b": "gpu"}
+    for _ in range(2):
+        for study, worker in wanted.items():
+            lending.claim(study, claim, 0.0, wanted=frozenset([worker]))
+    assert {study: lending.lent(study) for study in wanted} == {
+        study: {worker} for study, worker in wanted.items()
+    }
