@@ -44,10 +44,10 @@ def objects(attributes: Mapping[str, Any]) -> dict[str, Any]:
     by_path: dict[str, Any] = {}
     seen: set[int] = set()
     for name, value in attributes.items():
-        for path, item in _items(name, value, seen):
+        for path, item in items_within(name, value, seen):
             if is_object(item):
                 by_path[path] = item
-            elif isinstance(item, Iterator) and not isinstance(item, io.IOBase):
+            elif isinstance(item, Iterator) and not is_file(item):
                 raise StateError(
                     f"trainer.{path}",
                     f"the position of a {type(item).__name__} cannot be saved; "
@@ -82,6 +82,11 @@ def is_object(value: object) -> bool:
     return is_generator(value) or all(callable(method) for method in methods)
 
 
+def is_file(value: object) -> bool:
+    """Return whether a value is an open file, which is an iterator of its lines."""
+    return isinstance(value, io.IOBase)
+
+
 def is_value(value: object) -> bool:
     """Return whether a value consists of data only."""
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -95,7 +100,9 @@ def is_value(value: object) -> bool:
 
 def holds_arrays(value: object) -> bool:
     """Return whether a value holds arrays or tensors."""
-    return any(isinstance(item, (np.ndarray, torch.Tensor)) for _, item in _items("", value, set()))
+    return any(
+        isinstance(item, (np.ndarray, torch.Tensor)) for _, item in items_within("", value, set())
+    )
 
 
 def state_of(item: Any) -> Any:
@@ -172,7 +179,9 @@ def placed_like(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
 def is_on_host(value: object) -> bool:
     """Return whether all tensors of a value are on the CPU."""
     devices = {
-        item.device.type for _, item in _items("", value, set()) if isinstance(item, torch.Tensor)
+        item.device.type
+        for _, item in items_within("", value, set())
+        if isinstance(item, torch.Tensor)
     }
     return devices == {"cpu"}
 
@@ -195,7 +204,7 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return value
 
 
-def _items(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def items_within(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """Yield a value and the items in it, each object once, those on the surface first.
 
     Opens containers, and objects of other classes that cannot save themselves.
@@ -215,7 +224,7 @@ def _items(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
 
 def _other_tokens(path: str, value: Any, harmless: tuple[str, ...]) -> Iterator[str]:
     """Yield path, type and contents of the parts of a value, as texts."""
-    for place, item in _items(path, value, set()):
+    for place, item in items_within(path, value, set()):
         if is_harmless(place, harmless):
             continue
         yield f"{place}: {type(item).__module__}.{type(item).__qualname__}"

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from dasktune.errors import StateError, TrainerError, refuse
+from dasktune.errors import TrainerError, refuse
 from dasktune.trainer import attributes
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.data import ResumableLoader
-from dasktune.trainer.generators import is_generator
 from dasktune.trainer.torch import TorchTrainer
 from dasktune.trainer.turns import Turns
+from dasktune.trainer.variables import Variables, refuse_untracked
 from dasktune.types import Step, Value
 
 OPTIONS = ("version", "ignored_config", "harmless_differences", "deterministic", "threads")
@@ -70,7 +70,8 @@ class Run(Mapping[str, Value]):
         self.tracked: dict[str, Any] = {}
         """The objects with a state, by name."""
         self._fixed: list[Any] = []
-        self.variables: dict[str, Any] = {}
+        self.variables = Variables()
+        """The function's own variables while it pauses."""
         self._values = dict(values)
         self._unused: dict[str, Value] = {}
         self._read: set[str] = set()
@@ -136,8 +137,10 @@ class Run(Mapping[str, Value]):
         """Name objects whose state never changes, such as a frozen teacher.
 
         They are not saved: what is made before the loop is made again where a training goes on.
+        An object that each step makes anew, such as a generator, is named there.
         """
-        self._fixed += objects
+        if self.step <= 1:  # later steps are not checked, and need not hold them
+            self._fixed += objects
 
     def loader(self, source: Any, batch_size: int, **options: Any) -> ResumableLoader:
         """Return a tracked loader of batches: iterating over it gives the rest of an epoch.
@@ -172,9 +175,10 @@ class Run(Mapping[str, Value]):
             raise TrainerError("run.steps() must be used while the training runs")
         self._is_looping = True
         while True:
-            self.variables = {k: v for k, v in sys._getframe(1).f_locals.items() if v is not self}
+            self.variables.look_from(sys._getframe(1), __name__)
             if self.step <= 1:
-                self._refuse_untracked(self.variables)
+                known = (*self.tracked.values(), *self._fixed)
+                refuse_untracked(self.variables, known, self, is_first=not self.step)
             self.turns.pause()
             yield self.step
             self.step += 1
@@ -231,25 +235,6 @@ class Run(Mapping[str, Value]):
                 "that was made with its value"
             )
 
-    def _refuse_untracked(self, local: Mapping[str, Any]) -> None:
-        own = {*map(id, self.tracked.values()), *map(id, self._fixed)}
-        for item in (*self.tracked.values(), *self._fixed):
-            if isinstance(item, torch.nn.Module):
-                own |= {id(part) for part in item.modules()}
-        for name, item in local.items():
-            if getattr(item, "persistent_workers", False):
-                raise StateError(
-                    name,
-                    "the position of a DataLoader with persistent_workers=True cannot be saved; "
-                    "use run.loader, or persistent_workers=False",
-                )
-            if id(item) not in own and attributes.is_object(item) and _has_state(item):
-                raise TrainerError(
-                    f"{name}, a {type(item).__name__}, has a state that would be lost: call "
-                    f"run.track({name}) before the loop, or run.keep_fixed({name}) if it never "
-                    "changes"
-                )
-
 
 class FunctionTrainer(TorchTrainer):
     """The trainer of a training function; made by `trainer_of`."""
@@ -258,23 +243,26 @@ class FunctionTrainer(TorchTrainer):
     run: Run
     """What the function was given."""
     variables: Mapping[str, Any]
-    """The function's own variables at the last turn, for checks: they are not saved."""
+    """The function's own variables while it pauses, for checks: they are not saved."""
     _is_set_up = False
 
     def build(self, hp: Mapping[str, Value]) -> None:
         """Run the function up to its loop."""
         function, threads = type(self).function, self.threads
         self.run = run = Run(hp, seed=self.seed, device=self.device, config=self.config)
+        self.variables = run.variables = Variables(function.__module__)
 
         def body() -> None:
             torch.set_num_threads(threads)  # each thread has a number of its own
-            function(run)
+            try:
+                function(run)
+            finally:
+                run.variables.end()
 
         run.turns = Turns(body)
         # The thread does not know the trainer: it would keep it alive, and wait for ever.
         weakref.finalize(self, run.turns.close)
         is_looping = run.turns.go_on()
-        self.variables = run.variables
         if not is_looping:
             raise TrainerError(f"{function.__name__} must loop over run.steps(), it has ended")
 
@@ -290,7 +278,6 @@ class FunctionTrainer(TorchTrainer):
         """Run one turn of the loop."""
         self.run.metrics = {}
         is_looping = self.run.turns is not None and self.run.turns.go_on()
-        self.variables = self.run.variables
         if not is_looping:
             raise TrainerError(
                 f"{type(self).function.__name__} must not leave the loop over run.steps(): how far "
@@ -356,8 +343,3 @@ def _names_in(frame: FrameType, objects: tuple[Any, ...]) -> list[str]:
 
 def _is_same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
-
-
-def _has_state(item: Any) -> bool:
-    """Whether there is anything to lose: a loss function is a module without a state."""
-    return is_generator(item) or bool(item.state_dict())

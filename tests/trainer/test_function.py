@@ -1,4 +1,5 @@
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -347,3 +348,88 @@ def test_the_check_names_a_variable_that_is_lost():
     report = check_resume(forgetful, {"lr": 0.1})
     assert not report.ok
     assert "trainer.variables['seen']" in str(report)
+
+
+class Bar:
+    """A progress bar: the loop goes through its iterator."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def __iter__(self):
+        yield from self.steps
+
+
+def loop(run, *held):
+    for _ in run.steps():
+        run.report(loss=0)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("bar", "model, a Linear, has a state"),
+        ("outer call", "model, a Linear, has a state"),
+        ("list", "held[0], a Linear, has a state"),
+        ("dict", "held['net'], a Linear, has a state"),
+        ("generator of a DataLoader", "held.generator, a Generator, has a state"),
+        ("persistent DataLoader", "held['train']: the position of a DataLoader"),
+        ("iterator", "held: the position of a list_iterator cannot be saved"),
+    ],
+)
+def test_an_object_out_of_sight_is_refused(place, words):
+    def function(run):
+        if place in ("bar", "outer call"):
+            model = nn.Linear(3, 1)
+        if place == "outer call":
+            return loop(run, model(X))
+        if place == "list":
+            held = [nn.Linear(3, 1)]
+        elif place == "dict":
+            held = {"net": nn.Linear(3, 1)}
+        elif place == "generator of a DataLoader":
+            held = DataLoader(TensorDataset(X), shuffle=True, generator=torch.Generator())
+        elif place == "persistent DataLoader":
+            held = {"train": DataLoader(TensorDataset(X), num_workers=1, persistent_workers=True)}
+        elif place == "iterator":
+            held = iter([1, 2, 3])
+        for _ in Bar(run.steps()):
+            run.report(loss=0)
+        return held
+
+    assert words in refused(function)
+
+
+def test_what_is_tracked_or_fixed_may_be_held_anywhere():
+    def function(run):
+        nets, teacher = [nn.Linear(3, 1)], {"net": nn.Linear(3, 1)}
+        order = torch.Generator()
+        batches = DataLoader(TensorDataset(X), shuffle=True, generator=order)
+        steps = run.steps()
+        bar = Bar(steps)
+        run.track(nets[0], order)
+        run.keep_fixed(teacher)
+        for _ in bar:
+            noise = np.random.default_rng(run.step)
+            run.keep_fixed(noise)
+            rest = iter(batches)
+            x = next(rest)[0] * noise.random()
+            run.report(loss=(nets[0](x) + teacher["net"](x)).sum() * 0)
+
+    assert run_alone(function, {"lr": 0.1}, 3).metrics[3] == {"loss": 0.0}
+
+
+def test_a_batch_is_free_once_the_step_has_the_next_one():
+    class Batch: ...
+
+    batches, alive = [], []
+
+    def function(run):
+        for _ in run.steps():
+            batch = Batch()
+            batches.append(weakref.ref(batch))
+            alive.append(sum(each() is not None for each in batches))
+            run.report(loss=0)
+
+    run_alone(function, {"lr": 0.1}, 4)
+    assert alive == [1, 1, 1, 1]
