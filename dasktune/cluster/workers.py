@@ -30,7 +30,7 @@ from dasktune.graph.events import WorkerJoined, WorkerLost
 from dasktune.needs import NumericClass, Offer, unmet_text
 from dasktune.worker.job import JobPlan, this_process
 from dasktune.worker.messages import LeaveAnnounced
-from dasktune.worker.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet
+from dasktune.worker.plugin import NO_PLUGIN, TOPIC, StagePlugin, greet, install
 
 logger = logging.getLogger(__name__)
 
@@ -141,6 +141,8 @@ class Workers:
         self.paused: frozenset[str] = frozenset()
         self._scheduler = ""
         self._open = False
+        self._is_sent = False
+        """Whether the scheduler has done with sending the plugin to the workers of then."""
         self.has_met_all = False
 
     def open(
@@ -175,10 +177,9 @@ class Workers:
         refuse_workers(versions)
         is_whole = len(versions) == len(self._client.scheduler_info()["workers"])
         self._open = True  # from here on there is something to be taken off again
-        plugin = StagePlugin(self._plan)
         # Who has not answered does not answer to this either.
         seconds = IMPORT_SECONDS if is_whole else PROBE_SECONDS
-        self._broadcast(lambda: self._client.register_plugin(plugin), seconds)
+        self._broadcast(self._send_plugin, seconds)
         self._client.subscribe_topic(TOPIC, on_event)
         self._client.subscribe_topic("all", self._on_membership)
         greetings = {
@@ -244,6 +245,17 @@ class Workers:
             for worker, answer in answers.items()
             if answer is not NO_ANSWER and not isinstance(answer, Exception)
         }
+
+    async def _send_plugin(self) -> None:
+        """Register the plugin; what waits for this may give up, the scheduler goes on."""
+        sending = asyncio.ensure_future(self._client.register_plugin(StagePlugin(self._plan)))
+        sending.add_done_callback(self._note_sent)
+        await asyncio.shield(sending)
+
+    def _note_sent(self, sending: asyncio.Future[Any]) -> None:
+        self._is_sent = True
+        if not sending.cancelled():
+            sending.exception()  # nobody else may look at it
 
     def _broadcast(self, call: Callable[[], Any], seconds: float) -> None:
         """Have something done on all workers; one that is silent is not waited for."""
@@ -319,8 +331,9 @@ class Workers:
                 with suppress(ValueError):  # not subscribed to yet
                     self._client.unsubscribe_topic(topic)
             name = self._plan.run
-            # A scheduler that was started again, and the client has found, does not know it.
-            with suppress(ValueError):
+            # A scheduler that was started again, and the client has found, does not know it; a
+            # worker that the scheduler did not reach has no plugin, and answers with a KeyError.
+            with suppress(ValueError, KeyError):
                 self._broadcast(
                     lambda: self._client.unregister_worker_plugin(name), SCHEDULER_ANSWER_SECONDS
                 )
@@ -413,6 +426,12 @@ class Workers:
                 known = dict(self._versions)
             refuse_workers({**known, **versions})
             greeting = self._ask(greet, self._plan.run, workers=[address])[address]
+            installed = versions[address]
+            if greeting["problem"] == NO_PLUGIN and self._is_sent and self._open:
+                # The scheduler sends the plugin once. It does not reach a worker whose event
+                # loop stands still then, and that worker would be greeted in vain for ever.
+                logger.warning("worker %s has missed the plugin; it gets it now", address)
+                self._ask(install, StagePlugin(self._plan), workers=[address])
         except ClusterError as error:
             logger.warning("not used: %s", error)
             return
@@ -424,12 +443,12 @@ class Workers:
         if not self._open:
             return
         if greeting["problem"] == NO_PLUGIN:
-            self._known.discard(address)
+            self._known.discard(address)  # the next look meets it again
             return
         problem = self._problem_of(address, greeting)
         if problem is None and address in self._known:
             with self._lock:
-                self._versions[address] = versions[address]
+                self._versions[address] = installed
             self._put(self._joined(address, greeting))
         elif problem is not None:
             logger.warning("not used: worker %s: %s", address, problem)

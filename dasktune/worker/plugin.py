@@ -20,6 +20,7 @@ from typing import Any, TypeGuard, cast
 from weakref import WeakSet
 
 from distributed import Worker, WorkerPlugin, get_worker
+from distributed.core import Status
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 
 from dasktune.engine.timeouts import (
@@ -390,6 +391,15 @@ def run_audit(run: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """
     plugin = cast(StagePlugin, get_worker().plugins[run])
     return to_wire(plugin.host.audit(AuditSpec.from_wire(spec)))
+
+
+async def install(plugin: StagePlugin, dask_worker: Worker) -> None:
+    """Add the plugin of a run to the worker that calls this, unless the worker has it."""
+    # A worker that only begins gets it from the scheduler, just after its status is set.
+    is_ready = dask_worker.status == Status.running
+    await asyncio.sleep(0)
+    if is_ready and plugin.name not in dask_worker.plugins:
+        await dask_worker.plugin_add(plugin, name=plugin.name)
 
 
 def greet(run: str, dask_worker: Worker) -> dict[str, object]:

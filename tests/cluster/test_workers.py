@@ -205,6 +205,49 @@ def test_a_worker_that_is_not_ready_yet_is_greeted_again(client: Client, plan: J
     workers.close()
 
 
+def forget_plugin(client: Client, plan: JobPlan) -> None:
+    """Take the plugin off the workers, as if it had never come: no teardown."""
+
+    def forget(dask_worker: Worker) -> None:
+        del dask_worker.plugins[plan.run]
+
+    client.run(forget)
+
+
+def test_worker_that_missed_the_plugin_gets_it(client: Client, plan: JobPlan) -> None:
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    workers = Deaf(client, plan, inbox.put, timeouts=EACH_TIME)
+    (first,) = opened(workers)
+    forget_plugin(client, plan)
+    workers._known.clear()
+    assert news(workers, inbox) == first
+    assert plugins_of(client) == {plan.run}
+    workers.close()
+
+
+def test_close_succeeds_if_a_worker_missed_the_plugin(client: Client, plan: JobPlan) -> None:
+    workers = open_workers(client, plan, queue.SimpleQueue())
+    opened(workers)
+    forget_plugin(client, plan)
+    workers.close()
+    assert plugins_of(client) == set()
+
+
+def test_worker_that_gives_no_versions_is_greeted_again(client: Client, plan: JobPlan) -> None:
+    def give_none(dask_worker: Worker) -> None:
+        raise OSError("not now")
+
+    probes = iter([probe(), give_none, probe()])
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    workers = Workers(
+        client, plan, inbox.put, timeouts=EACH_TIME, find_versions=lambda: next(probes)
+    )
+    (first,) = opened(workers)
+    workers._greet(first.worker)
+    assert news(workers, inbox) == first
+    workers.close()
+
+
 def test_open_refuses_an_altered_trainer_and_removes_its_plugin(
     client: Client, plan: JobPlan
 ) -> None:
