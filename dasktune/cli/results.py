@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dasktune.engine.limits import ALIKE
 from dasktune.engine.trials import Trial
 from dasktune.report.formats import printable
 from dasktune.results.summary import savings_line
@@ -57,7 +58,9 @@ def as_text(study: Study, trials: Sequence[Trial]) -> str:
     if study.ending:
         parts.append(f"ended: {study.ending}")
     if study.limit is not None:
-        parts.append(f"ended by its limits: {study.limit}; a larger limit goes on")
+        is_wrong = study.limit.startswith(ALIKE)
+        remedy = "--keep-going trains on" if is_wrong else "a larger limit goes on"
+        parts.append(f"ended by its limits: {study.limit}; {remedy}")
     return "\n".join(parts)
 
 

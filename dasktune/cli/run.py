@@ -58,6 +58,10 @@ def run(
     ] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.")] = False,
     limits: LimitFlags,
+    keep_going: Annotated[
+        bool,
+        typer.Option("--keep-going", help="Do not end if the first 10 trials fail alike."),
+    ] = False,
     check: Annotated[
         bool,
         typer.Option("--check/--no-check", help="Check an unchecked trainer before it is merged."),
@@ -88,7 +92,8 @@ def run(
     from dasktune.engine.limits import Limits
     from dasktune.logs import configure
 
-    limits_of_run = Limits(**given(limits))
+    failures = {"alike_failures": None} if keep_going else {}
+    limits_of_run = Limits(**given(limits), **failures)
     place = place_of(file.parent, given(cluster, timeouts, audits, log))
     connect, timeouts_of_run = place.connecting(file.parent, given(jobs)), place.timeouts()
     _check_writable(report)

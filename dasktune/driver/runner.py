@@ -451,6 +451,9 @@ class DaskRunner:
         for outcome in self._orders.take_safe():
             for report in outcome.reports:
                 self._meter.see(report.metrics)
+            for record in outcome.records:
+                if record["kind"] == "fail":
+                    self._meter.fail(record["message"], record["traceback"])
             if self._on_safe is not None and self._callback_error is None:
                 try:
                     self._on_safe(outcome)

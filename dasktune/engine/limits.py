@@ -6,9 +6,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from dasktune.engine.alike import AlikeFailures
 from dasktune.engine.timeouts import WAITS
 from dasktune.errors import refuse
 from dasktune.types import Metrics, Objective
+
+ALIKE_FAILURES = 10
+"""Trials that fail alike before any has reported, after which a run ends unless told otherwise."""
+
+ALIKE = "all that ended,"
+"""Begins the words for such failures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,9 @@ class Limits:
         Time that workers spend on stages: of each of those that train one together.
     steps
         Steps trained.
+    alike_failures
+        Trials that failed alike (the same exception at the same line of your code) in this run,
+        before any trial has reported or failed otherwise.
 
     Raises
     ------
@@ -67,12 +77,14 @@ class Limits:
     seconds: float | None = None
     worker_seconds: float | None = None
     steps: int | None = None
+    alike_failures: int | None = ALIKE_FAILURES
 
     def __post_init__(self) -> None:
         amounts = {
             "seconds": self.seconds,
             "worker_seconds": self.worker_seconds,
             "steps": self.steps,
+            "alike_failures": self.alike_failures,
         }
         problems = [
             f"Limits: {name} must be a number > 0, got {value!r}"
@@ -133,6 +145,7 @@ class Meter:
         self._save_seconds = save_seconds
         self._saved_at = 0.0
         self.of_this_run = Used()
+        self._failures = AlikeFailures()
 
     def count(self, *, seconds: float, worker_seconds: float, steps: int) -> None:
         """Set the time and steps that this run has used so far."""
@@ -147,14 +160,22 @@ class Meter:
         """Save what this run has used so far."""
         self._save(self.of_this_run)
 
+    def fail(self, message: str, traceback: str) -> None:
+        """Count the failure of a trial."""
+        self._failures.add(message, traceback)
+
     def see(self, metrics: Metrics) -> None:
         """Update the best loss with the metrics of any step, if they hold the study's metrics."""
+        self._failures.reported()
         if all(name in metrics for name in self._objective.metrics):
             loss = min(self.of_this_run.best_loss, self._objective.losses(metrics)[0])
             self.of_this_run = replace(self.of_this_run, best_loss=loss)
 
     def reached(self) -> str | None:
         """Return the limit that was reached, in words, or None."""
+        most = self._limits.alike_failures
+        if most is not None and self._failures.count >= most:
+            return f"{ALIKE} {self._failures.count} trials, failed alike: {self._failures.place}"
         before, now = self._before, self.of_this_run
         used = Used(
             seconds=before.seconds + now.seconds,

@@ -10,6 +10,7 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from dasktune.engine.alike import AlikeFailures, user_line
 from dasktune.engine.limits import Used
 from dasktune.engine.timeouts import Waits
 from dasktune.errors import ConfigurationError
@@ -231,3 +232,68 @@ def test_limit_is_reached_by_its_amount_and_no_less(
     less = amount + 0.25 if name == "best_loss" else amount - 1
     assert asked.reached(Used(**{name: less}), objective) is None
     assert asked.reached(Used(**used), objective)
+
+
+class Misspelt(Descend):
+    def build(self, hp: Mapping[str, Any]) -> None:
+        raise KeyError("rate")
+
+
+class FailingFromTheThird(Descend):
+    def train(self) -> None:
+        if self.lr > 0.02:
+            raise KeyError(self.lr)
+        super().train()
+
+
+def failed(study: dt.Study) -> int:
+    return sum(trial.state is dt.TrialState.FAIL for trial in study.trials)
+
+
+def test_trials_that_all_fail_alike_end_the_run(tmp_path: Path, client: Client) -> None:
+    study = dt.create_study(Misspelt, name="bad", metric="loss", storage=tmp_path)
+    study.optimize(dt.algos.Grid(SPACE, max_steps=1), client=client, progress=False)
+    assert study.limit is not None
+    assert study.limit.startswith("all that ended, 1")
+    assert "failed alike: KeyError: 'rate' (test_limits.py:" in study.limit
+    assert 'raise KeyError("rate")' in study.limit
+    assert 10 <= failed(study) < TRIALS
+
+
+def test_a_run_may_go_on_although_all_fail_alike(tmp_path: Path, client: Client) -> None:
+    study = dt.create_study(Misspelt, name="bad", metric="loss", storage=tmp_path)
+    limits = dt.Limits(alike_failures=None)
+    study.optimize(dt.algos.Grid(SPACE, max_steps=1), client=client, limits=limits, progress=False)
+    assert study.limit is None
+    assert failed(study) == TRIALS
+
+
+def test_failures_after_a_report_do_not_end_the_run(tmp_path: Path, client: Client) -> None:
+    study = dt.create_study(FailingFromTheThird, name="bad", metric="loss", storage=tmp_path)
+    study.optimize(dt.algos.Grid(SPACE, max_steps=1), client=client, progress=False)
+    assert study.limit is None
+    assert failed(study) == TRIALS - 2
+
+
+def test_failures_of_two_kinds_do_not_end_the_run() -> None:
+    failures = AlikeFailures()
+    for message in ("KeyError: 'a'", "KeyError: 'b'", "ValueError: a"):
+        failures.add(message, "")
+    assert failures.count == 0
+    failures.add("KeyError: 'a'", "")
+    assert failures.count == 0
+
+
+def test_the_users_line_is_found_below_the_lines_of_packages() -> None:
+    traceback = "\n".join(
+        [
+            '  File "/venv/lib/python3.11/site-packages/dasktune/trainer/base.py", line 9, in a',
+            "    self.trainer.train()",
+            '  File "/home/me/tune.py", line 31, in train',
+            "    self.net(x)",
+            '  File "/opt/venv/lib/python3.11/site-packages/torch/nn/module.py", line 2, in call',
+            "    return forward()",
+            "RuntimeError: shapes",
+        ]
+    )
+    assert user_line(traceback) == "tune.py:31: self.net(x)"
