@@ -1,9 +1,8 @@
-"""Whether all trials that have ended failed alike: then the others would fail, too."""
+"""Failures that are all alike: the other trials would fail, too."""
 
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
 
 _PLACE = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+), in .*\n(?P<code>.*)$', re.M)
 _FOREIGN = ("-packages/", "/lib/python", "/dasktune/trainer/", "/dasktune/worker/")
@@ -56,12 +55,13 @@ def user_line(traceback: str) -> str:
     >>> user_line('  File "/home/me/tune.py", line 3, in build\n    hp["lr"]\nKeyError: 1')
     'tune.py:3: hp["lr"]'
     """
-    found = [
+    own_lines = [
         match
         for match in _PLACE.finditer(traceback)
         if not any(part in match["file"] for part in _FOREIGN)
     ]
-    if not found:
+    if not own_lines:
         return ""
-    last = found[-1]
-    return f"{PurePath(last['file']).name}:{last['line']}: {last['code'].strip()}"
+    last = own_lines[-1]
+    file = re.split(r"[/\\]", last["file"])[-1]
+    return f"{file}:{last['line']}: {last['code'].strip()}"

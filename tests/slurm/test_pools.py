@@ -195,8 +195,7 @@ def test_problems_of_all_pools_are_reported_together() -> None:
     assert [text.partition(": ")[0] for text in texts] == [
         "slurm_client",
         "slurm_client.a",
-        "slurm_client.b;c",
-        "slurm_client.b;c",
+        "slurm_client",
         "slurm_client.d",
         "slurm_client.d",
     ]
