@@ -252,6 +252,12 @@ class PBT(SampledTuner):
         """As many queued points as sampled members."""
         return min(self.trials, self.options.population * self.options.populations)
 
+    @property
+    def to_begin(self) -> int:
+        """The members of populations that have not begun; a child takes the place of a member."""
+        size = self.options.population
+        return size * min(self.options.populations - self._populations, self.left // size)
+
     def ask(self, capacity: int) -> list[Decision]:
         """Return a new population: the first, or one for workers that have nothing to do."""
         if self._all_begun or (self._living and not capacity):
@@ -306,8 +312,7 @@ class PBT(SampledTuner):
 
     @property
     def _all_begun(self) -> bool:
-        options = self.options
-        return self._populations == options.populations or self.left < options.population
+        return self.to_begin == 0
 
     def _is_sampled(self, trial: int) -> bool:
         return self._members[trial].parent is None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import refuse, shown
-from dasktune.graph.devices import Periods, devices_at, with_change, with_devices
+from dasktune.graph.devices import Periods, devices_at, with_change, with_devices, with_part
 from dasktune.graph.frontier import start_of
 from dasktune.graph.view import RunView
 from dasktune.types import Step
@@ -192,9 +192,12 @@ class DeviceChoices:
         self.moving: set[int] = set()
         self._several: set[int] = set()
         """Trials on several devices that may wait for them."""
+        self._known: dict[Periods, None] = {}
+        """The devices of all trials so far."""
 
     def take(self, trial: TrialRecord) -> None:
         """Note the devices of a trial, as they are now."""
+        self._known[tuple(trial.devices)] = None
         if trial.devices[-1][1] > 1:
             self._several.add(trial.number)
         else:
@@ -221,20 +224,17 @@ class DeviceChoices:
 
     def _shared(self, trial: TrialRecord, start: Step, until: Step) -> tuple[Periods, Step]:
         """Return the devices on which most steps are shared, and the step where that ends."""
-        present = trial.devices[-1][1]
         # The present number goes first: with as many steps on others, nothing changes.
-        numbers = (present, *sorted({1, *self._numbers} - {present}))
-        most = max(self._pool(trial, start).values())
+        present = with_change(trial.devices, start, trial.devices[-1][1])
+        choices = (with_part(trial.devices, each, start, until) for each in self._known)
         made = {
             choice: self._view.made_until(
                 trial.number, with_devices(trial.sequences, choice), until
             )
-            for choice in (
-                with_change(trial.devices, start, each) for each in numbers if each <= most
-            )
+            for choice in dict.fromkeys((present, *choices))
         }
-        best = max(made, key=lambda choice: made[choice], default=())
-        return (best, made[best]) if best and made[best] > start else (trial.devices, start)
+        best = max(made, key=lambda choice: made[choice])
+        return (best, made[best]) if made[best] > start else (trial.devices, start)
 
     def _pool(self, trial: TrialRecord, start: Step) -> Mapping[str, int]:
         """Return the devices that may train a trial from a step on, by class: at least one."""

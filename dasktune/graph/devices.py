@@ -56,6 +56,23 @@ def with_change(periods: Periods, step: Step, devices: int) -> tuple[tuple[Step,
     return (*before, (step, devices))
 
 
+def with_part(
+    periods: Periods, others: Periods, start: Step, stop: Step
+) -> tuple[tuple[Step, int], ...]:
+    """Return the periods with those of other ones between two steps; the last of them stays.
+
+    Examples
+    --------
+    >>> with_part([(0, 1), (5, 2)], [(0, 1), (4, 8), (20, 4), (30, 2)], 10, 30)
+    ((0, 1), (5, 2), (10, 8), (20, 4))
+    """
+    made = tuple(periods)
+    for step, devices in others:
+        if step < stop:
+            made = with_change(made, max(step, start), devices)
+    return made
+
+
 def devices_text(periods: Periods) -> str:
     """Return the numbers of devices in words.
 

@@ -192,7 +192,8 @@ class RunView:
         lineage = self.plan.paths[trial].leaf.lineage
         for node, part in nodes_along(lineage.parent or lineage, sequences, until):
             is_wanted = frontier.is_active(node) or frontier.is_running(node)
-            made = part if is_wanted else max(made, min(part, node.reached))
+            if is_wanted or node.reached > node.start:
+                made = part if is_wanted else min(part, node.reached)
         return made
 
     def running_attempt(self, trial: int) -> AttemptView | None:

@@ -338,6 +338,20 @@ class Listening(RandomSource):
         self.heard.append(trial)
 
 
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [({}, [5, 0]), ({"populations": 2}, [10, 5, 0]), ({"populations": 2, "trials": 9}, [5, 0])],
+)
+def test_free_workers_begin_populations_but_no_children(
+    changes: dict[str, object], left: list[int]
+) -> None:
+    driver, found = Driver(make(**changes)), []
+    for _ in left:
+        found.append(driver.tuner.to_begin)
+        driver.ask()
+    assert found == left
+
+
 def test_sampler_observes_only_sampled_members() -> None:
     source = Listening()
     driver = Driver(make(sampler=source, population=10, max_steps=12))

@@ -32,7 +32,7 @@ from dasktune.graph.events import (
 from dasktune.graph.keys import root_key
 from dasktune.needs import Needs
 from dasktune.sequences import Constant, Piecewise
-from dasktune.types import Decision, Extend, Finish, Objective, Register, Report, Sequences
+from dasktune.types import Decision, Extend, Finish, Objective, Register, Report, Sequences, Step
 
 STEPS = (2, 4, 8)
 Seconds = Callable[[int], float]
@@ -75,6 +75,18 @@ class Ladder(Tuner):
 
     def identity(self) -> dict[str, object]:
         return {"tuner": "Ladder", "kept": list(self.kept)}
+
+
+class Late(Ladder):
+    """Trains the first trial rung by rung, then each of the others at once."""
+
+    def climb(self) -> list[Decision]:
+        self.rung += 1
+        trial = max(0, self.rung + 1 - len(STEPS))
+        if trial == self.kept[0]:
+            return [Finish()]
+        self.waiting = {trial}
+        return [Extend(trial=trial, until=STEPS[min(self.rung, len(STEPS) - 1)])]
 
 
 class Bench:
@@ -235,22 +247,25 @@ def test_trials_keep_the_devices_of_the_steps_that_they_share() -> None:
     assert bench.dispatcher.steps_repeated == 0
 
 
+def late(*steps: Step) -> Late:
+    """Return a tuner of trials, each of which leaves the first one at a step."""
+    trunk = [(6, 0.2), *((step, 0.3 + n) for n, step in enumerate(steps))]
+    alike = [{"lr": Piecewise([0.1, lr], boundaries=[step])} for step, lr in trunk]
+    return Late((len(alike),), alike)
+
+
 def test_a_trial_that_joins_a_trunk_takes_its_devices() -> None:
-    class Late(Ladder):
-        """Extends the second trial once the first has ended; both are alike up to step 6."""
-
-        def climb(self) -> list[Decision]:
-            self.rung += 1
-            if self.rung == 2 * len(STEPS):
-                return [Finish()]
-            trial, rung = divmod(self.rung, len(STEPS))
-            self.waiting = {trial}
-            return [Extend(trial=trial, until=STEPS[rung])]
-
-    alike = [{"lr": Piecewise([0.1, lr], boundaries=[6])} for lr in (0.2, 0.3)]
-    bench = Bench(2, Scale(max=2)).begin(Late((2,), alike)).join().run()
+    bench = Bench(2, Scale(max=2)).begin(late(6)).join().run()
     assert bench.devices == [((0, 1), (2, 2))] * 2
     assert bench.trained == [(0.1, 1, 0, 2), (0.1, 2, 2, 4), (0.1, 2, 4, 8), (0.1, 2, 6, 8)]
+
+
+def test_a_trunk_of_changing_devices_is_not_trained_twice() -> None:
+    seconds = {1: 1.0, 2: 0.6, 8: 0.3}.__getitem__
+    bench = Bench(8, Scale(max=8), seconds).begin(late(7)).join().run()
+    assert bench.devices[0] == ((0, 1), (2, 8), (4, 2))
+    assert bench.devices[1] == bench.devices[0]
+    assert [each[2:] for each in bench.trained] == [(0, 2), (2, 4), (4, 8), (6, 8)]
 
 
 @pytest.mark.parametrize("stages", range(14))

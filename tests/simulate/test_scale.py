@@ -94,6 +94,19 @@ def test_workers_that_slow_a_long_stage_are_given_back_early() -> None:
     assert sum(trial.steps == 32 for trial in found.trials) == 1
 
 
+def test_a_population_smaller_than_the_workers_is_scaled() -> None:
+    population = dt.algos.PBT(
+        dt.Space(lr=dt.Float(0.1, 1.0)), population=5, max_steps=12, every=4, seed=0
+    )
+    found = dt.simulate(
+        population, curve, workers=12, scale=dt.Scale(max=4), seconds_per_step=linear
+    )
+    assert {periods[:2] for periods in devices(found)} == {((0, 1), (4, 2)), ((0, 1), (4, 4))}
+    assert found.seconds == 4 + 8 / 2
+    # Children share what their donors have trained; a member was stopped after 2 steps.
+    assert (found.steps_executed, found.steps_repeated) == (5 * 12 + 2, 0)
+
+
 def test_equal_simulations_choose_alike() -> None:
     first, second = run(linear), run(linear)
     assert first.events == second.events
