@@ -251,7 +251,6 @@ class Dispatcher:
         """Handle states that registered trials have met; the maker of a dispatcher may call it."""
         for state in event.states:
             if self.plan.looks_up or state.node.numerics is not None:
-                self._trained_elsewhere(state)
                 self._found(state)
             else:
                 # The workers have met while its commit was read, and none is of its class.
@@ -710,6 +709,7 @@ class Dispatcher:
 
     def _found(self, event: Found) -> None:
         """Handle a state that another driver has made."""
+        self._trained_elsewhere(event)
         node = event.node.holder(event.step)
         node.checkpoints[event.step] = None
         rival = None

@@ -10,6 +10,7 @@ from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Deliver,
+    Evicted,
     Failed,
     FailTrial,
     Found,
@@ -758,6 +759,19 @@ def test_taken_stage_is_waited_for_up_to_the_last_request() -> None:
     reports = ((6, {"loss": 6.0}),)
     assert table.tell(Found(node=node, step=6, reports=reports)) == [("deliver", 0, 6)]
     assert table.dispatcher.is_idle
+
+
+def test_steps_of_a_found_state_count_as_repeated_if_it_goes() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 6)
+    table.extend(0, 6)
+    (node,) = table.dispatcher.plan
+    table.tell(Found(node=node, step=2, reports=()))
+    table.tell(Evicted(node=node, step=2))
+    assert table.join("w0") == [("run", 0, "w0", 0, 6, None)]
+    table.progress(0, 6)
+    table.ended(0, 6)
+    assert table.dispatcher.steps_repeated == 2
 
 
 def test_taken_stage_without_requests_is_not_waited_for() -> None:

@@ -603,6 +603,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         if isinstance(event, Found):
             self.saved.add(state_of(event.node.sequences, event.step))
             self.measured |= {state_of(event.node.sequences, step) for step, _ in event.reports}
+            steps = range(1, event.step + 1)
+            self.trained |= {state_of(event.node.sequences, step) for step in steps}
             return
         if isinstance(event, Evicted):
             self.saved.discard(state_of(event.node.sequences, event.step))
