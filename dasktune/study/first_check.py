@@ -211,6 +211,13 @@ class TrainerChecks:
     def _verdicts(self) -> Verdicts:
         return Verdicts(self._results.database, self._results.store.files)
 
+    @property
+    def _passed_on_cpu(self) -> bool:
+        """Whether the trainer has passed a check on the CPU, which says little about GPUs."""
+        known = self._verdicts.shared(self._results.row.spec["fingerprint"])
+        on_cpu = binding_here(known, "cpu")
+        return on_cpu is not None and on_cpu.ok
+
     def refuse_failed(self, allow_failed_check: bool) -> bool:
         """Refuse to merge trials of a trainer that has failed; return whether it is unchecked.
 
@@ -293,7 +300,8 @@ class TrainerChecks:
         self._was_tried = True
         match outcome:
             case NotChecked(reason=reason):
-                self._warn(f"was not checked before this run: {reason}", is_audited)
+                how = "was checked on the CPU alone" if self._passed_on_cpu else "was not checked"
+                self._warn(f"{how} before this run: {reason}", is_audited)
             case ResumeReport():
                 self._record(outcome)
                 if not outcome.ok:

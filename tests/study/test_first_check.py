@@ -335,8 +335,15 @@ def test_a_gpu_that_is_not_here_is_said(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(
+    ("passes", "text"), [(False, "was not checked"), (True, "was checked on the CPU alone")]
+)
 def test_check_is_for_the_gpus_of_the_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    passes: bool,
+    text: str,
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with (
@@ -352,9 +359,13 @@ def test_check_is_for_the_gpus_of_the_workers(
         Client(cluster) as client,
         made(tmp_path, Logged) as study,
     ):
+        if passes:
+            study.record_check(True, "passed", device="cpu")
+        before = recorded(study)
         run(study, client)
-        assert recorded(study) == ([], 0), "a check on the CPU says nothing about these workers"
-    assert "its stages train on a GPU, and this machine has none" in caplog.text
+        assert recorded(study) == before, "a check on the CPU says nothing about these workers"
+    reason = "its stages train on a GPU, and this machine has none"
+    assert f"Logged {text} before this run: {reason}" in caplog.text
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(0, "cpu"), (0.25, "cuda")])
