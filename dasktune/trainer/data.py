@@ -166,6 +166,9 @@ class ResumableLoader:
         self._position = after
         return batch
 
+    def __iter__(self) -> Iterator[Any]:
+        return self.epoch_batches()
+
     def epoch_batches(self) -> Iterator[Any]:
         """Yield the remaining batches of the current epoch."""
         epoch = self._position.epoch

@@ -6,12 +6,13 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from itertools import count
 from types import FrameType
 from typing import Any, ClassVar
 
 import torch
 
-from dasktune.errors import TrainerError, refuse
+from dasktune.errors import StateError, TrainerError, refuse
 from dasktune.trainer import attributes
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.data import ResumableLoader
@@ -74,7 +75,8 @@ class Run(Mapping[str, Value]):
         """The function's own variables while it pauses."""
         self._values = dict(values)
         self._unused: dict[str, Value] = {}
-        self._read: set[str] = set()
+        self.used: list[str] = []
+        """The hyper-parameters that the loop has read, in the order of their names."""
         self._is_looping = False
         self.step: Step = 0
         """Number of steps trained before the present one."""
@@ -86,15 +88,24 @@ class Run(Mapping[str, Value]):
         if name not in self._values:
             known = ", ".join(sorted(self._values))
             raise TrainerError(f"the run has no hyper-parameter {name!r}; it has {known}")
-        if self._is_looping:
-            self._read.add(name)
+        if self._is_looping and name not in self.used:
+            self.used = sorted([*self.used, name])
         return self._values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of a hyper-parameter, or `default` if the run has none of that name."""
+        if name not in self:
+            return default
+        return self[name]
 
     # -------------------------------------------------------------------- what is saved
 
@@ -129,9 +140,7 @@ class Run(Mapping[str, Value]):
                 )
             if any(item is known for known in self.tracked.values()):
                 continue
-            if name in self.tracked:
-                name = f"{name}_{len(self.tracked)}"
-            self.tracked[name] = item
+            self.tracked[_free(name, self.tracked)] = item
 
     def keep_fixed(self, *objects: Any) -> None:
         """Name objects whose state never changes, such as a frozen teacher.
@@ -202,7 +211,7 @@ class Run(Mapping[str, Value]):
             before = self._values.get(name)
             self._values[name] = value
             is_used = self._set_in_tracked(name, before, value)
-            if not is_used and name not in self._read:
+            if not is_used and name not in self.used:
                 self._unused[name] = value
 
     def begin(self, values: Mapping[str, Value]) -> None:
@@ -226,7 +235,7 @@ class Run(Mapping[str, Value]):
         return is_set
 
     def _refuse_unused(self) -> None:
-        unused = sorted(name for name in self._unused if name not in self._read)
+        unused = sorted(name for name in self._unused if name not in self.used)
         self._unused.clear()
         if unused:
             raise TrainerError(
@@ -296,19 +305,37 @@ class FunctionTrainer(TorchTrainer):
         """Return a context that does nothing: the step has measured already."""
         return nullcontext()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the tracked objects, and `Run.state`.
+
+        Raises
+        ------
+        StateError
+            If `Run.state` holds what cannot be saved.
+        """
+        for name, value in self.run.state.items():
+            if not attributes.is_value(value):
+                raise StateError(
+                    f"run.state[{name!r}]",
+                    "must consist of numbers, strings, arrays, tensors, lists and dicts, got a "
+                    f"{type(value).__name__}; objects with state_dict() belong into run.track",
+                )
+        return super().state_dict()
+
     def _attributes(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("tracked", *_SAVED)}
 
 
 def _of_run(name: str) -> property:
     """Return a property of a trainer that is an attribute of its run."""
-    return property(
-        lambda trainer: getattr(trainer.run, name),
-        lambda trainer, value: setattr(trainer.run, name, value),
-    )
+
+    def put(trainer: FunctionTrainer, value: Any) -> None:
+        setattr(trainer.run, name, _in_place(getattr(trainer.run, name), value))
+
+    return property(lambda trainer: getattr(trainer.run, name), put)
 
 
-_SAVED = ("state", "step", "metrics")
+_SAVED = ("state", "step", "metrics", "used")
 
 for _name in ("tracked", *_SAVED):
     setattr(FunctionTrainer, _name, _of_run(_name))
@@ -335,10 +362,36 @@ def trainer_of(function: Callable[[Run], object]) -> type[FunctionTrainer]:
     return type(function.__name__, (FunctionTrainer,), members)
 
 
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    """Return a name that is not taken: the name itself, or with a number behind it."""
+    if name not in taken:
+        return name
+    return next(other for i in count(len(taken)) if (other := f"{name}_{i}") not in taken)
+
+
 def _names_in(frame: FrameType, objects: tuple[Any, ...]) -> list[str]:
     """Return the names that objects have where a function is called, for messages."""
     names = {id(value): name for name, value in frame.f_locals.items()}
     return [names.get(id(item), type(item).__name__.lower()) for item in objects]
+
+
+def _in_place(current: Any, loaded: Any) -> Any:
+    """Return a loaded value in the dicts and lists that were made before the loop.
+
+    The function may hold them in variables: ``seen = run.state["seen"] = []``.
+    """
+    if type(current) is not type(loaded):
+        return loaded
+    if isinstance(current, dict):
+        items = {key: _in_place(current.get(key), value) for key, value in loaded.items()}
+        current.clear()
+        current.update(items)
+        return current
+    if isinstance(current, list):
+        olds = [*current, *[None] * (len(loaded) - len(current))]
+        current[:] = [_in_place(*pair) for pair in zip(olds, loaded, strict=False)]
+        return current
+    return loaded
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -1,5 +1,6 @@
 import gc
 import weakref
+from collections import deque
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dasktune.errors import ConfigurationError, StateError, TrainerError
-from dasktune.sequences import MultiStep, Piecewise
+from dasktune.sequences import MultiStep, Piecewise, as_sequence
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.check_resume import check_resume
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
@@ -433,3 +434,89 @@ def test_a_batch_is_free_once_the_step_has_the_next_one():
 
     run_alone(function, {"lr": 0.1}, 4)
     assert alive == [1, 1, 1, 1]
+
+
+def resumed(function, split, steps, **values):
+    """Return the metrics of a function alone and of its rest after a resumption."""
+    alone = run_alone(function, values, steps, states_at=[split])
+    functions = {name: as_sequence(value) for name, value in values.items()}
+
+    def at(step):
+        return {name: function(step) for name, function in functions.items()}
+
+    run = TrainerRun.resume(
+        trainer_of(function),
+        step=split,
+        first_values=at(0),
+        last_values=at(split - 1),
+        state=alone.states[split],
+        config={},
+        seed=0,
+    )
+    rest = {}
+    for step in range(split, steps):
+        run.advance(at(step))
+        rest[run.step] = run.evaluate()
+    return {step: alone.metrics[step] for step in rest}, rest
+
+
+def test_a_variable_that_holds_the_state_holds_the_loaded_one():
+    def function(run):
+        own, seen = run.state, run.state.setdefault("seen", [])
+        last = own["last"] = {"step": 0}
+        for step in run.steps():
+            seen.append(step)
+            last["step"] += 1
+            own["number"] = own.get("number", 0) + 1
+            run.report(seen=len(seen), last=last["step"], number=own["number"])
+
+    alone, rest = resumed(function, 2, 4, lr=0.1)
+    assert rest == alone == {n: {"seen": n, "last": n, "number": n} for n in (3.0, 4.0)}
+
+
+def test_a_value_read_only_at_times_may_change_after_a_resumption():
+    def function(run):
+        for step in run.steps():
+            if step % 3 == 0:
+                run.state["decay"] = run["decay"]
+            run.report(loss=run.state["decay"])
+
+    alone, rest = resumed(function, 2, 6, decay=Piecewise([1.0, 2.0], [4]))
+    assert rest == alone
+
+
+def test_a_run_says_whether_it_has_a_value():
+    def body(run):
+        run.report(has="rate" in run, other=run.get("rate", 7), lr=run.get("lr"))
+
+    assert steps_of(body, 1) == {1: {"has": 0.0, "other": 7.0, "lr": 0.1}}
+
+
+@pytest.mark.parametrize("make", [deque, network])
+def test_a_state_that_cannot_be_saved_is_named(make):
+    def function(run):
+        run.state["own"] = make()
+        for _ in run.steps():
+            run.report(loss=1)
+
+    with pytest.raises(StateError, match=r"run.state\['own'\].*must consist of numbers"):
+        run_alone(function, {"lr": 0.1}, 1, states_at=[1])
+
+
+def test_objects_of_one_name_are_all_tracked():
+    def function(run):
+        run.track(net=nn.Linear(1, 1), net_2=nn.Linear(1, 1))
+        run.track(net=nn.Linear(1, 1))
+        for _ in run.steps():
+            run.report(loss=len(run.tracked))
+
+    assert run_alone(function, {"lr": 0.1}, 1).metrics[1] == {"loss": 3.0}
+
+
+def test_a_loader_of_the_run_is_iterated_over():
+    def function(run):
+        loader = run.loader(torch.arange(5), batch_size=2, shuffle=False)
+        for _ in run.steps():
+            run.report(loss=sum(float(batch[0]) for batch in loader))
+
+    assert run_alone(function, {"lr": 0.1}, 2).metrics[2] == {"loss": 6.0}
