@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 
 
 class TurnsEnded(BaseException):
@@ -14,6 +16,7 @@ class Turns:
     """A function in a thread of its own that runs only while its caller waits for it.
 
     Two threads, but one at a time: what the function does is in order with what the caller does.
+    The function sees the context variables of the first caller.
 
     Parameters
     ----------
@@ -33,7 +36,7 @@ class Turns:
     """
 
     def __init__(self, body: Callable[[], None]) -> None:
-        self._body = body
+        self._body: Callable[[], None] | None = body
         self._callers, self._bodys = threading.Lock(), threading.Lock()
         self._callers.acquire()
         self._bodys.acquire()
@@ -48,20 +51,26 @@ class Turns:
         """
         if self._is_over:
             return False
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="dasktune-turns", daemon=True)
-            self._thread.start()
-        else:
-            self._bodys.release()
         try:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=copy_context().run, args=(self._run,), name="dasktune-turns", daemon=True
+                )
+                self._thread.start()
+            else:
+                self._bodys.release()
             self._callers.acquire()
         except BaseException:
-            # Interrupted: the function trains its step to the end, and ends there.
-            self._is_closed = True
+            self._interrupt()
             raise
         if self._error is not None:
             error, self._error = self._error, None
-            raise error
+            try:
+                raise error
+            finally:
+                # The traceback holds this call, which must not hold the error: the model in the
+                # function's variables would live on until the garbage collection.
+                del error
         return not self._is_over
 
     def pause(self) -> None:
@@ -91,13 +100,30 @@ class Turns:
         if self._thread is not threading.current_thread():
             self._thread.join()
 
+    def _interrupt(self) -> None:
+        """End the function where it is, and wait for its end; a second interrupt does not wait.
+
+        If it ran on, it would draw from the generators of whatever is trained next.
+        """
+        self._is_closed = True
+        if self._thread is None or self._thread.ident is None:
+            return  # it has not begun, and will not
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(self._thread.ident), ctypes.py_object(TurnsEnded)
+        )
+        self._thread.join()
+
     def _run(self) -> None:
+        # The function often holds these turns: nothing must stay of it once it has ended.
+        body, self._body = self._body, None
         try:
-            self._body()
+            if body is not None and not self._is_closed:
+                body()
         except TurnsEnded:
             pass
         except BaseException as error:  # noqa: BLE001 - the caller raises it
             self._error = error
         finally:
+            del body
             self._is_over = True
             self._callers.release()

@@ -1,6 +1,9 @@
 import gc
+import signal
 import threading
 import weakref
+from contextlib import suppress
+from contextvars import ContextVar
 
 import pytest
 
@@ -98,3 +101,72 @@ def test_no_thread_is_left_once_its_owner_is_gone():
     gc.collect()
     assert said == [0, "end"]
     assert threading.active_count() == before
+
+
+class Model: ...
+
+
+@pytest.mark.parametrize("ending", ["closed", "failed", "over"])
+def test_nothing_of_an_ended_function_stays_alive(ending):
+    held = []
+
+    def use():
+        def body():
+            model = Model()
+            held.append(weakref.ref(model))
+            turns.pause()
+            if ending == "failed":
+                raise ZeroDivisionError
+
+        turns = Turns(body)
+        turns.go_on()
+        if ending == "closed":
+            turns.close()
+            return
+        with suppress(ZeroDivisionError):
+            turns.go_on()
+
+    gc.collect()
+    gc.disable()
+    try:
+        use()
+        assert held[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_the_function_sees_the_context_of_its_caller():
+    variable = ContextVar("variable", default="unset")
+    seen = []
+    token = variable.set("set")
+    try:
+        Turns(lambda: seen.append(variable.get())).go_on()
+    finally:
+        variable.reset(token)
+    assert seen == ["set"]
+
+
+def test_an_interrupted_function_has_ended():
+    begun, said = threading.Event(), []
+
+    def body():
+        try:
+            begun.set()
+            while True:
+                pass
+        finally:
+            said.append("end")
+
+    def interrupt():
+        begun.wait()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    turns = Turns(body)
+    # A signal is handled in the main thread, which waits in `go_on`.
+    sender = threading.Thread(target=interrupt)
+    sender.start()
+    with pytest.raises(KeyboardInterrupt):
+        turns.go_on()
+    sender.join()
+    assert said == ["end"]
+    assert not turns.go_on()
