@@ -460,7 +460,7 @@ def resumed(function, split, steps, **values):
     return {step: alone.metrics[step] for step in rest}, rest
 
 
-def test_a_variable_that_holds_the_state_holds_the_loaded_one():
+def test_a_variable_that_holds_the_state_holds_the_loaded():
     def function(run):
         own, seen = run.state, run.state.setdefault("seen", [])
         last = own["last"] = {"step": 0}
@@ -474,7 +474,7 @@ def test_a_variable_that_holds_the_state_holds_the_loaded_one():
     assert rest == alone == {n: {"seen": n, "last": n, "number": n} for n in (3.0, 4.0)}
 
 
-def test_a_value_read_only_at_times_may_change_after_a_resumption():
+def test_a_value_read_at_times_may_change_when_resumed():
     def function(run):
         for step in run.steps():
             if step % 3 == 0:
