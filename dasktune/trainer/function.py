@@ -197,6 +197,11 @@ class Run(Mapping[str, Value]):
         """Give the metrics of the present step, as names and numbers."""
         if not self._is_looping:
             raise TrainerError("run.report must be called in the loop over run.steps()")
+        for name, value in metrics.items():
+            if shape := tuple(getattr(value, "shape", ())):
+                raise TrainerError(
+                    f"run.report: metric {name!r} must be a number, got an array of shape {shape}"
+                )
         self.metrics |= {
             # A copy: the step may go on, and change a tensor.
             name: value.detach().clone() if isinstance(value, torch.Tensor) else value

@@ -520,3 +520,13 @@ def test_a_loader_of_the_run_is_iterated_over():
             run.report(loss=sum(float(batch[0]) for batch in loader))
 
     assert run_alone(function, {"lr": 0.1}, 2).metrics[2] == {"loss": 6.0}
+
+
+def test_a_metric_of_one_element_is_refused_where_it_is_given():
+    def function(run):
+        for _ in run.steps():
+            run.report(loss=torch.zeros(1))
+
+    assert "run.report: metric 'loss' must be a number, got an array of shape (1,)" in refused(
+        function
+    )
