@@ -278,13 +278,14 @@ class Placing:
         self._count_slots()
 
     def devices_for(self, wanted: Wanted) -> Counter[str]:
-        """Return how many devices may train a stage with these needs, by compute class."""
+        """Return how many devices may train a stage with these needs, by compute class.
+
+        Those of workers that are put aside do not count: a gang would wait for them, for long.
+        """
         return Counter(
             slot.kind
-            for worker, slot in self.slots.items()
-            if self._may_have_stages(worker)
-            and not self.packing.is_extra(worker)
-            and self.matching.may_run(worker, wanted)
+            for slot in self._usable()
+            if not self.packing.is_extra(slot.worker) and self.matching.may_run(slot.worker, wanted)
         )
 
     def _count_slots(self) -> None:

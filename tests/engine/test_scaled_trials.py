@@ -333,6 +333,16 @@ def test_the_last_worker_trains_alone_what_two_should() -> None:
     assert bench.run().trained[2:] == [(0.1, 1, 2, 4), (0.1, 1, 4, 8)]
 
 
+def test_a_gang_does_not_wait_for_workers_put_aside() -> None:
+    bench, order, other = gang_of(4)
+    bench.orders.clear()
+    trust = bench.dispatcher._placing.trust
+    trust.put_aside(other, 0.0)
+    bench.tell(TrainingEnded(attempt=order.attempt, step=2, status="lost", seconds=0.0))
+    assert bench.devices[0] == ((0, 1), (2, 2))
+    assert bench.run().trials[0].steps == 8
+
+
 def moved(efficient: float, steps: int) -> tuple[Bench, RunStage]:
     """Return a run whose last stage, on 4 devices, has told of some steps."""
     bench, order, _ = gang_of(4)
