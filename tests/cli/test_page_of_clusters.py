@@ -51,10 +51,25 @@ class Digits(dt.Trainer):
         self.steps = state["steps"]
 
 
+class Net(dt.TorchTrainer):
+    """Lets several devices train it together."""
+
+    divides = True
+
+    def build(self, hp: Any) -> None: ...
+
+    def setup(self, hp: Any) -> None: ...
+
+    def train(self) -> None: ...
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": 0.0}
+
+
 def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    names: dict[str, Any] = {"Digits": Digits, "dt": dt}
+    names: dict[str, Any] = {"Digits": Digits, "Net": Net, "dt": dt}
     for number, block in enumerate(blocks("python")):
         # Each with trials of its own, or there is nothing left to do.
         lrs = [Constant(number + 0.1), Constant(number + 0.2)]

@@ -120,9 +120,13 @@ class Bench:
         metric: Metric,
         trials: dict[int, TrialRecord] | None = None,
         raises: Callable[[float], bool] = lambda lr: False,
+        devices: int | None = None,
         **options: Any,
     ) -> None:
-        self.dispatcher = Dispatcher(root_key("bench", 0), DispatchOptions())
+        needs = NO_NEEDS if devices is None else Needs.of({"cores": devices})
+        if devices is not None:
+            options["devices_of"] = lambda own: (own or needs).devices()
+        self.dispatcher = Dispatcher(root_key("bench", 0), DispatchOptions(needs=needs))
         self.trials: dict[int, TrialRecord] = {} if trials is None else trials
         self.engine = Engine(
             self.dispatcher,
@@ -148,7 +152,7 @@ class Bench:
 
     def run(self, most: int = 1000) -> None:
         """Carry out as many stages as given, or all."""
-        self.tell(WorkerJoined(worker="w0"))
+        self.tell(WorkerJoined(worker="w0", resources={"cores": 2}))
         while self.orders and most:
             order = self.orders.popleft()
             if isinstance(order, RunStage):
@@ -231,13 +235,14 @@ def test_a_run_that_was_cut_off_goes_on_from_its_log(stages: int) -> None:
 
 
 def test_other_devices_train_from_the_last_report_on() -> None:
-    before = Bench(loss, devices_of=lambda needs: 2)
+    before = Bench(loss, devices=2)
     before.begin(Halving())
     before.run(most=5)
-    again = Bench(loss, before.trials, devices_of=lambda needs: 1)
+    again = Bench(loss, before.trials, devices=1)
     for trial in again.trials.values():  # as a study that is opened again knows them
         path = trial.number, trial.keyed_sequences, trial.max_steps, trial.seed
         again.dispatcher.register(*path)
+        again.dispatcher.plan.node_at(trial.number, 2).checkpoints[2] = None  # it is stored
     again.take(again.engine.resume(Halving(), place=0, records=before.log, now=0.0))
     again.run()
     assert summary(again.trials) == END
