@@ -127,11 +127,12 @@ def test_killed_lender_costs_no_more_than_its_stage(tmp_path: Path) -> None:
         running.start()
         wait_until(reached.exists, seconds=4 * PATIENCE)
         pids, lent = client.run(os.getpid), client.run(lambda: [each.pid for each in ranks()])
-        ((lender, (process,)),) = [(worker, each) for worker, each in lent.items() if each]
+        # Two trials may be trained by two workers each.
+        lender, (process,) = next((worker, each) for worker, each in lent.items() if each)
         os.kill(pids[lender], signal.SIGKILL)
         wait_until(lambda: not psutil.pid_exists(process))  # it ends with its worker
         gate.open()
         running.join()
-        # Step 3 was not saved yet, step 2 was.
-        assert study.summary()["steps_repeated"] <= 1
+        # The stage began after step 2, which was saved, and ends with step 4.
+        assert study.summary()["steps_repeated"] <= 2
         assert_trained_as_alone(study)

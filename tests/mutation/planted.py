@@ -110,8 +110,8 @@ PLANTED = (
     Planted(
         name="a warm trainer is used for any state",
         path="dasktune/worker/host.py",
-        before="(warm.key, warm.devices) == (key, devices)",
-        after="warm.devices == devices",
+        before="(self.key, self.devices, self.lenders) != (key, devices, lenders)",
+        after="self.devices != devices",
     ),
     Planted(
         name="a commit appears before it is whole",
