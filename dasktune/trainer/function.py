@@ -224,20 +224,39 @@ class Run(Mapping[str, Value]):
         self._values = dict(values)
 
     def _set_in_tracked(self, name: str, before: Value | None, value: Value) -> bool:
-        is_set = False
+        """Set a changed value where the old one was; return whether it was anywhere.
+
+        Raises
+        ------
+        TrainerError
+            If it may belong to another hyper-parameter, and the loop does not read this one.
+        """
+        places = list(self._places(name, before))
+        others = sorted(each for each, other in self._values.items() if _is_same(other, before))
+        if len({id(item) for item, _ in places}) > 1 and (alike := [*filter(name.__ne__, others)]):
+            if name in self.used:
+                return True  # the loop sets it
+            raise TrainerError(
+                f"the value of {name!r} changes, and {alike[0]!r} had the same one: it is not "
+                f"known which tracked object has which; read run[{name!r}] within the loop, and "
+                "set it there in each step"
+            )
+        for item, options in places:
+            if options is None:
+                item.batch_size = value
+            else:
+                options[name] = value
+        return bool(places)
+
+    def _places(self, name: str, value: Any) -> Iterator[tuple[Any, dict[str, Any] | None]]:
+        """Yield the tracked objects with an option of this value: the object, and its options."""
         for item in self.tracked.values():
             if isinstance(item, torch.optim.Optimizer):
                 for group in item.param_groups:
-                    if name in group and _is_same(group[name], before):
-                        group[name] = value
-                        is_set = True
-            elif isinstance(item, ResumableLoader) and (name, item.batch_size) == (
-                "batch_size",
-                before,
-            ):
-                item.batch_size = value  # type: ignore[assignment]
-                is_set = True
-        return is_set
+                    if name in group and _is_same(group[name], value):
+                        yield item, group
+            elif isinstance(item, ResumableLoader) and name == "batch_size":
+                yield from [(item, None)] if item.batch_size == value else []
 
     def _refuse_unused(self) -> None:
         unused = sorted(name for name in self._unused if name not in self.used)
@@ -254,17 +273,22 @@ class FunctionTrainer(TorchTrainer):
     """The trainer of a training function; made by `trainer_of`."""
 
     function: ClassVar[Callable[[Run], object]]
-    run: Run
-    """What the function was given."""
+    _dasktune_run: Run
     variables: Mapping[str, Any]
     """The function's own variables while it pauses, for checks: they are not saved."""
     _is_set_up = False
 
+    @property
+    def run(self) -> Run:
+        """The run that the function takes."""
+        return self._dasktune_run
+
     def build(self, hp: Mapping[str, Value]) -> None:
         """Run the function up to its loop."""
         function, threads = type(self).function, self.threads
-        self.run = run = Run(hp, seed=self.seed, device=self.device, config=self.config)
-        self.variables = run.variables = Variables(function.__module__)
+        # Under a name that the check does not look into: to read a value is to use it.
+        self._dasktune_run = run = Run(hp, seed=self.seed, device=self.device, config=self.config)
+        self.variables = run.variables = Variables(function.__module__, run)
 
         def body() -> None:
             torch.set_num_threads(threads)  # each thread has a number of its own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType, GeneratorType
 from typing import Any
@@ -26,10 +27,14 @@ class Variables(Mapping[str, Any]):
     ----------
     home
         The module of the training function.
+    hidden
+        An object that is left out: to look into the run is to use its values.
     """
 
-    def __init__(self, home: str = "") -> None:
+    def __init__(self, home: str = "", hidden: object = None) -> None:
         self._home = home.partition(".")[0]
+        # Not held: it holds these variables, and both would live until the garbage collection.
+        self._hidden = None if hidden is None else weakref.ref(hidden)
         self._frames: tuple[FrameType, ...] = ()
 
     def look_from(self, frame: FrameType | None, above: str) -> None:
@@ -59,9 +64,12 @@ class Variables(Mapping[str, Any]):
     def _read(self) -> dict[str, Any]:
         """Return the variables by name; of two with one name, one has that of its function."""
         values: dict[str, Any] = {}
+        hidden = None if self._hidden is None else self._hidden()
         for frame in self._frames:
             local = frame.f_locals
             for name, value in local.items():
+                if hidden is not None and value is hidden:
+                    continue
                 values[name if name not in values else f"{frame.f_code.co_name}.{name}"] = value
             if isinstance(local, dict):
                 # Before Python 3.13 it is a copy that the frame keeps.
