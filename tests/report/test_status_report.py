@@ -11,7 +11,9 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from dasktune.cli.status_report import (
+from dasktune.driver.run_status import Wait
+from dasktune.engine.timeouts import NO_HEARTBEAT_SECONDS
+from dasktune.report.status_report import (
     LONGEST_MESSAGE,
     MOST_SHOWN,
     driver_of,
@@ -20,8 +22,6 @@ from dasktune.cli.status_report import (
     running_of,
     waits_text,
 )
-from dasktune.driver.run_status import Wait
-from dasktune.engine.timeouts import NO_HEARTBEAT_SECONDS
 from dasktune.storage.database.database import FailedStages
 from dasktune.storage.database.schema import RunRow, StageRow, TrialRow
 
