@@ -33,7 +33,7 @@ help: ## list the targets
 demo: $(DEMO) ## tune a small CNN on a local Dask cluster
 	@$(BIN)/dasktune run examples/digits.py
 	@echo
-	@echo "Open runs/digits/report-digits.html in a browser. What to type next:"
+	@echo "Open examples/runs/digits/report-digits.html in a browser. What to type next:"
 	@echo "  $(BIN)/dasktune status examples/digits.py    how the study stands"
 	@echo "  $(BIN)/dasktune --help                       all commands"
 	@echo "  make test                               every check that Python alone can run"

@@ -10,7 +10,7 @@ from typing import Any
 
 from dasktune.cli.results import table
 from dasktune.cli.status import DATABASES
-from dasktune.cli.study_file import load
+from dasktune.cli.study_file import config_in
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.report.formats import count, duration, percent, printable
 from dasktune.results.inventory import Holding, Inventory, Shelf, take_inventory
@@ -21,7 +21,6 @@ from dasktune.storage.leases import Lease
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import size_text
 from dasktune.study.config import default_database
-from dasktune.study.create import config_of
 
 MOST_TRIALS = 5
 """Trials of a checkpoint that are named."""
@@ -251,11 +250,7 @@ def places_of(
     """
     path = Path(target)
     if path.suffix == ".py":
-        config = config_of(lambda: load(path, settings).study())
-        if config is None:
-            raise ConfigurationError(
-                f"{path} does not call create_study; give its storage folder instead"
-            )
+        config = config_in(path, settings)
         return Places(
             store=storage or config.store_url,
             database=database or config.database_url,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dasktune.cli.study_file import load
+from dasktune.cli.study_file import config_in
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.report.status import MOST_FAILED, StudyStatus, status_of
 from dasktune.storage.database.database import Database
 from dasktune.study.config import default_database
-from dasktune.study.create import config_of
 
 __all__ = ["DATABASES", "MOST_FAILED", "StudyStatus", "migrate", "read"]
 
@@ -57,7 +56,8 @@ def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> 
     """
     path = Path(target)
     if path.suffix == ".py":
-        url, own = _asked_of_file(path, settings)
+        config = config_in(path, settings)
+        url, own = config.database_url, config.name
     elif settings:
         raise ConfigurationError(f"config is for a study file, got {target!r}")
     else:
@@ -86,13 +86,3 @@ def database_of(target: str) -> str:
     raise ConfigurationError(
         f"target must be a study file, a storage folder or a database that exists, got {target!r}"
     )
-
-
-def _asked_of_file(path: Path, settings: Sequence[str]) -> tuple[str, str]:
-    """Return the database and the name of the study that a file would create or open."""
-    config = config_of(lambda: load(path, settings).study())
-    if config is None:
-        raise ConfigurationError(
-            f"{path} does not call create_study; give its storage folder instead"
-        )
-    return config.database_url, config.name

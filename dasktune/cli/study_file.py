@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dasktune.errors import ConfigurationError, DasktuneError, refuse, unknown
 from dasktune.storage.redaction import redacted
+from dasktune.study.folder import running_file
 
 if TYPE_CHECKING:
     from dasktune.algos.base import Tuner
+    from dasktune.study.config import StudyConfig
     from dasktune.study.study import Study
 
 Made = TypeVar("Made")
@@ -70,7 +72,7 @@ class StudyFile:
             given = {
                 name: value for name, value in self.config.items() if known is None or name in known
             }
-            with _with_line(self.path):
+            with _running(self.path):
                 made = made(**given)
         if not isinstance(made, kind):
             raise ConfigurationError(
@@ -112,6 +114,25 @@ def load(path: Path, settings: Iterable[str] = ()) -> StudyFile:
         known = {name for names in taken if names is not None for name in names}
         refuse(f"{path}: {unknown('config key', key, known)}" for key in config if key not in known)
     return StudyFile(path=path, module=module, config=config)
+
+
+def config_in(path: Path, settings: Iterable[str] = ()) -> StudyConfig:
+    """Return the configuration of the study that a file would create or open.
+
+    Raises
+    ------
+    ConfigurationError
+        If `load` refuses the file, it creates no study, or the study's store has moved.
+    """
+    from dasktune.study.create import config_of
+
+    config = config_of(lambda: load(path, settings).study())
+    if config is None:
+        raise ConfigurationError(
+            f"{path} does not call create_study; give its storage folder instead"
+        )
+    refuse(config.moved_problems())
+    return config
 
 
 def parse_config(settings: Iterable[str]) -> dict[str, object]:
@@ -157,7 +178,7 @@ def _run(path: Path) -> ModuleType:
         sys.path.insert(0, folder)
     # Pickle and inspect look up classes of the file under the name of its module.
     sys.modules[name] = module
-    with _with_line(path):
+    with _running(path):
         loader.exec_module(module)
     return module
 
@@ -195,10 +216,11 @@ def _arguments(function: Callable[..., object]) -> frozenset[str] | None:
 
 
 @contextmanager
-def _with_line(path: Path) -> Iterator[None]:
-    """Raise an error of a study file again, with its line in the file."""
+def _running(path: Path) -> Iterator[None]:
+    """Run code of a study file: its paths start there, and its errors have its line."""
     try:
-        yield
+        with running_file(path):
+            yield
     except SyntaxError as error:
         where = f"{error.filename}:{error.lineno}"
         line = (error.text or "").strip()

@@ -20,6 +20,7 @@ from dasktune.needs import NO_NEEDS, GivenNeeds, Needs, NeedsFunction, needs_fro
 from dasktune.results.keep import DEFAULT
 from dasktune.storage.layout import slug
 from dasktune.storage.retention import Keep, Retention, bytes_of, retention_problems
+from dasktune.study.folder import from_folder, moved_problems
 from dasktune.trainer.base import divides, division_problem, problems_of
 from dasktune.trainer.environment import environment
 from dasktune.trainer.fingerprint.fingerprint import RULE, Fingerprint, fingerprint
@@ -65,6 +66,8 @@ class StudyConfig:
     keep: str = DEFAULT
     audit: float = SHARE
     weight: float = 1.0
+    folder: Path | None = None
+    """Where relative paths start; None: the working directory."""
 
     def __post_init__(self) -> None:
         """Turn iterables into tuples and lists, then refuse all problems at once."""
@@ -103,12 +106,38 @@ class StudyConfig:
     @property
     def store_url(self) -> str:
         """Folder or URL of the checkpoint store."""
-        return f"runs/{slug(self.name)}" if self.storage is None else str(self.storage)
+        return from_folder(self.folder, self._given_storage)
 
     @property
     def database_url(self) -> str:
         """Path or URL of the database."""
-        return default_database(self.store_url) if self.database is None else self.database
+        given = self._given_database
+        return (
+            default_database(self.store_url) if given is None else from_folder(self.folder, given)
+        )
+
+    @property
+    def mirror_place(self) -> Any:
+        """The Optuna storage that is kept up to date: an object, a URL or a path; or None."""
+        is_place = isinstance(self.mirror, str | os.PathLike)
+        return from_folder(self.folder, str(self.mirror)) if is_place else self.mirror
+
+    def moved_problems(self) -> list[str]:
+        """Return the paths that exist where earlier versions had them, and only there."""
+        places = [self._given_storage, self._given_database]
+        return list(moved_problems(self.folder, [place for place in places if place is not None]))
+
+    @property
+    def _given_storage(self) -> str:
+        return f"runs/{slug(self.name)}" if self.storage is None else str(self.storage)
+
+    @property
+    def _given_database(self) -> str | None:
+        """The database as it was given; None if it is in the folder of the store."""
+        if self.database is not None:
+            return str(self.database)
+        default = default_database(self._given_storage)
+        return None if is_local(self._given_storage) else default
 
     @property
     def merges(self) -> bool:
@@ -263,9 +292,14 @@ def default_database(store: str) -> str:
     """
     if store.startswith("memory://"):
         return "sqlite://"
-    if "://" in store and not store.startswith("file://"):
+    if not is_local(store):
         return "dasktune.db"
     return str(Path(store.removeprefix("file://")) / "dasktune.db")
+
+
+def is_local(store: str) -> bool:
+    """Whether a store is a folder."""
+    return "://" not in store or store.startswith("file://")
 
 
 def _direction_json(direction: str | Direction | Iterable[str | Direction]) -> str | list[str]:

@@ -26,6 +26,7 @@ from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.retention import Keep
 from dasktune.study.config import StudyConfig
+from dasktune.study.folder import study_folder
 from dasktune.study.study import Study, UnopenedStudy
 from dasktune.trainer.base import GivenTrainer
 from dasktune.trainer.fingerprint.fingerprint import differing, is_outdated
@@ -79,7 +80,8 @@ def create_study(
         for tuners that trade metrics off.
     storage
         Where checkpoints go: a folder or a URL of fsspec; if None, ``runs/<name>`` with
-        dashes in place of characters that are neither letters nor digits.
+        dashes in place of characters that are neither letters nor digits. A relative folder is in
+        that of the study file or script that runs; in a notebook, in the working directory.
     database
         A path or a URL of SQLAlchemy; if None, ``dasktune.db`` in a local `storage`.
     direction
@@ -182,6 +184,7 @@ def create_study(
             keep=keep,
             audit=audit,
             weight=weight,
+            folder=study_folder(),
         )
     )
 
@@ -205,6 +208,7 @@ def open_study(
     StorageError
         If the store or the database cannot be written.
     """
+    refuse(config.moved_problems())
     spec = config.spec()
     store = CheckpointStore(config.store_url)
     spec |= {"store": store.check(), "storage": _whole(config.store_url)}

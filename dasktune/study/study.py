@@ -77,7 +77,7 @@ class Study:
         self.config: Mapping[str, object] = dict(config.config or {})
         self.report_every = config.report_every
         owner = f"{row.root}:{row.created}"
-        self._mirroring = Mirroring(self.results, config.mirror, owner=owner)
+        self._mirroring = Mirroring(self.results, config.mirror_place, owner=owner)
         self._optimizer = Optimizer(self, config, self.results, self._mirroring)
         self._additions = StudyAdditions(self.results, self._optimizer.alone)
         self._exports = TrialExports(self.results, config)

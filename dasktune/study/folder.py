@@ -1,0 +1,107 @@
+"""The folder from which a study's relative paths start: the folder of its study file.
+
+So `python FILE` and `dasktune run FILE` mean the same store from any working directory. A notebook
+has no file: its paths start from the working directory. So do those of other programs (`python -m`,
+a test runner), whose own folder is not that of the study.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+_STUDY_FILE: ContextVar[Path | None] = ContextVar("study_file", default=None)
+"""The study file that a command runs in this context."""
+
+
+@contextmanager
+def running_file(path: Path) -> Iterator[None]:
+    """Make a study file's folder the start of relative paths, whoever calls `create_study`."""
+    token = _STUDY_FILE.set(path.absolute())
+    try:
+        yield
+    finally:
+        _STUDY_FILE.reset(token)
+
+
+def study_folder() -> Path | None:
+    """Return the folder of the study file or script that runs; None for a session without one."""
+    if (file := _STUDY_FILE.get()) is not None:
+        return file.parent
+    main = sys.modules.get("__main__")
+    file_name = getattr(main, "__file__", None)
+    # A module run by `python -m` has a spec; an installed command has no name that ends in .py.
+    if not file_name or getattr(main, "__spec__", None) or Path(file_name).suffix != ".py":
+        return None
+    return Path(file_name).absolute().parent
+
+
+def from_folder(folder: Path | None, place: str) -> str:
+    """Return a path or URL with the folder before a relative path.
+
+    A path in the working directory's own folder stays as it is.
+
+    Examples
+    --------
+    >>> from_folder(Path("/lab"), "runs/net"), from_folder(Path("/lab"), "s3://bucket/net")
+    ('/lab/runs/net', 's3://bucket/net')
+    >>> from_folder(Path("/lab"), "sqlite:///net.db"), from_folder(None, "runs/net")
+    ('sqlite:////lab/net.db', 'runs/net')
+    """
+    if folder is None or _is_same(folder, Path.cwd()):
+        return place
+    if place.startswith("sqlite") and "://" in place:
+        return _sqlite_from(folder, place)
+    if "://" in place or place.startswith("~") or place == ":memory:":
+        return place
+    return str(folder / place)
+
+
+def moved_problems(folder: Path | None, places: Iterable[str]) -> Iterator[str]:
+    """Yield a problem for each path that exists in the working directory, but not in the folder.
+
+    Earlier versions took relative paths from the working directory: such a study would train
+    everything again.
+
+    Parameters
+    ----------
+    folder
+        The folder from which relative paths start.
+    places
+        Paths and URLs as they were given.
+    """
+    for place in places:
+        now = from_folder(folder, place)
+        if now == place or "://" in place:
+            continue
+        before, after = Path.cwd() / place, Path(now)
+        if before.exists() and not after.exists():
+            old, new = shlex.quote(str(before)), shlex.quote(str(after))
+            create = "mkdir -p" if before.is_dir() else "touch"
+            yield (
+                f"{place!r} is in the folder of the study file now, {after}, which does not exist; "
+                f"earlier versions used the working directory, where {before} exists. "
+                f"To use that, move it (mkdir -p {shlex.quote(str(after.parent))} && mv {old} "
+                f"{new}) or give its whole path; to begin anew: {create} {new}"
+            )
+
+
+def _sqlite_from(folder: Path, place: str) -> str:
+    try:
+        url = make_url(place)
+    except ArgumentError:
+        return place
+    if url.database in (None, "", ":memory:") or url.database.startswith("file:"):
+        return place
+    return url.set(database=str(folder / url.database)).render_as_string(hide_password=False)
+
+
+def _is_same(folder: Path, other: Path) -> bool:
+    return folder.resolve() == other.resolve()

@@ -1,0 +1,96 @@
+"""Relative storage: in the folder of the study file, from whatever folder it is run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from dasktune.cli import app
+from tests.forked import run_forked
+from tests.study_folder import working_in
+
+FILE = """
+import dasktune as dt
+from place import make
+
+
+def study():
+    return make()
+
+
+tuner = dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=1)
+
+if __name__ == "__main__":
+    study()
+"""
+
+PLACE = """
+import dasktune as dt
+
+
+def make():
+    return dt.create_study(None, name="net", metric="loss"{}, load_if_exists=True)
+"""
+
+
+def write_lab(folder: Path, arguments: str = "") -> Path:
+    """Write a study file whose study is created by a module beside it; return its folder."""
+    lab = folder / "lab"
+    lab.mkdir()
+    (lab / "tune.py").write_text(FILE)
+    (lab / "place.py").write_text(PLACE.format(arguments))
+    return lab
+
+
+def command(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def run_script(lab: Path, cwd: Path) -> None:
+    script = run_forked([sys.executable, str(lab / "tune.py")], cwd=cwd, text=True, timeout=60)
+    assert script.returncode == 0, script.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("arguments", ["", ', database="sqlite:///net.db"'])
+def test_a_script_and_a_command_use_one_store(tmp_path: Path, arguments: str) -> None:
+    lab = write_lab(tmp_path, arguments)
+    run_script(lab, tmp_path)
+    assert (lab / "runs/net/dasktune.json").is_file()
+    assert (lab / "net.db").exists() == bool(arguments)
+    assert not (tmp_path / "runs").exists()
+    for cwd, file in [(tmp_path, "lab/tune.py"), (lab, "tune.py")]:
+        with working_in(cwd):
+            result = command("status", file)
+            assert (result.exit_code, result.stdout[:3]) == (0, "net")
+
+
+def test_a_store_of_the_working_directory_is_refused(tmp_path: Path) -> None:
+    lab = write_lab(tmp_path)
+    with working_in(lab):
+        assert command("replay", "tune.py").exit_code == 2  # creates the study, has no log
+    (lab / "runs").rename(tmp_path / "runs")
+    with working_in(tmp_path):
+        for name in ("status", "ls", "report"):
+            refused = command(name, "lab/tune.py")
+            assert refused.exit_code == 2
+            new, old = lab / "runs/net", tmp_path / "runs/net"
+            assert f"mkdir -p {lab}/runs && mv {old} {new}" in refused.stderr
+            assert f"to begin anew: mkdir -p {new}" in refused.stderr
+        new.parent.mkdir()
+        old.rename(new)
+        assert command("status", "lab/tune.py").exit_code == 0
+
+
+def test_a_notebook_uses_its_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dasktune as dt
+
+    monkeypatch.chdir(tmp_path)
+    dt.create_study(None, name="cell", metric="loss").close()
+    assert (tmp_path / "runs/cell/dasktune.json").is_file()
