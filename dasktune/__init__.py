@@ -32,10 +32,12 @@ _HOMES = {
     "TrialState": "dasktune.types",
     "check_resume": "dasktune.trainer",
     "create_study": "dasktune.study.create",
+    "delete_study": "dasktune.study.deletion",
     "doctor": "dasktune.doctor",
     "local_client": "dasktune.cluster.local",
     "merge_rate": "dasktune.results.merge_rate",
     "preview": "dasktune.study.preview",
+    "rename_study": "dasktune.study.deletion",
     "simulate": "dasktune.simulate",
     "slurm_client": "dasktune.slurm",
 }

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, Protocol
 
@@ -25,6 +26,7 @@ from dasktune.cli.options import (
     StoreFlags,
     StudyPath,
     Target,
+    chosen_study,
     flat,
     open_study,
     print_json,
@@ -221,6 +223,59 @@ def gc(
     collected = collect(request)
     _print(collected, as_json=as_json)
     raise typer.Exit(DONE if collected.is_done else FAILED)
+
+
+@app.command()
+@flat
+def rm(
+    target: Target,
+    *,
+    study: Annotated[
+        str | None, typer.Option(help="The study; needed if there are several.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would go and stay.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    stores: StoreFlags,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a study, and the checkpoints that no other study uses.
+
+    Its trials, log and metrics are lost. It is refused while a driver runs the study.
+    """
+    from dasktune.study.deletion import delete_study
+
+    places, name = chosen_study(stores.places(target, study))
+    delete = partial(delete_study, name, storage=places.store, database=places.database)
+    if not dry_run and not yes:
+        typer.echo(str(delete(dry_run=True)), err=True)
+        if not sys.stdin.isatty():
+            raise ConfigurationError("rm asks first in a terminal; elsewhere it must have --yes")
+        typer.confirm("Delete it?", abort=True, err=True)
+    _print(delete(dry_run=dry_run), as_json=as_json)
+
+
+@app.command()
+@flat
+def rename(
+    target: Target,
+    name: Annotated[str, typer.Argument(help="The new name.")],
+    *,
+    study: Annotated[
+        str | None, typer.Option(help="The study; needed if there are several.")
+    ] = None,
+    stores: StoreFlags,
+) -> None:
+    """Give a study another name; all that is stored stays.
+
+    The study file must use the new name, too. It is refused while a driver runs the study.
+    """
+    from dasktune.study.deletion import rename_study
+
+    places, old = chosen_study(stores.places(target, study))
+    rename_study(old, name, storage=places.store, database=places.database)
+    typer.echo(f"study {old!r} is {name!r} now; its study file must say name={name!r}")
 
 
 @app.command()

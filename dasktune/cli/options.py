@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dasktune.algos.base import Tuner
     from dasktune.cli.ls import Places
     from dasktune.results.results import StudyResults
+    from dasktune.storage.database.database import Database
     from dasktune.study.study import Study
 
 Group = TypeVar("Group")
@@ -278,16 +279,35 @@ def open_results(places: Places) -> Iterator[StudyResults]:
     from dasktune.graph.attempts import DispatchOptions
     from dasktune.results.results import StudyResults
     from dasktune.storage.checkpoints import CheckpointStore
+
+    with _database(places) as database:
+        rows = {row.name: row for row in database.studies()}
+        row = rows[_chosen(places.study, rows)]
+        options = DispatchOptions(merge=bool(row.spec.get("merge")))
+        yield StudyResults(row, database, CheckpointStore(places.store), options)
+
+
+def chosen_study(places: Places) -> tuple[Places, str]:
+    """Return places and the name of the one study that they mean.
+
+    Raises
+    ------
+    ConfigurationError
+        As `open_results`.
+    """
+    with _database(places) as database:
+        return places, _chosen(places.study, [row.name for row in database.studies()])
+
+
+@contextmanager
+def _database(places: Places) -> Iterator[Database]:
     from dasktune.storage.database.database import Database
 
     if places.database is None:
         raise ConfigurationError(f"{places.store} has no database; say where it is: --database")
     database = Database(places.database, create=False)
     try:
-        rows = {row.name: row for row in database.studies()}
-        row = rows[_chosen(places.study, rows)]
-        options = DispatchOptions(merge=bool(row.spec.get("merge")))
-        yield StudyResults(row, database, CheckpointStore(places.store), options)
+        yield database
     finally:
         database.close()
 

@@ -99,6 +99,9 @@ class Inventory:
         Number of checkpoints in the database that the store does not have.
     leases
         Leases of the steps that are in training now.
+    roots
+        Names of the studies that have a root, by root; of a study whose trials have several seeds,
+        each is a root.
     """
 
     holdings: tuple[Holding, ...]
@@ -106,6 +109,7 @@ class Inventory:
     unfinished: int
     gone: int
     leases: tuple[Lease, ...]
+    roots: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def strangers(self) -> list[Holding]:
@@ -157,7 +161,9 @@ def take_inventory(
     there = {each.key: each for each in stored if each.is_committed and each.attempts}
     rows = {} if database is None else {row.key: row for row in database.storage_rows()}
     unrecorded = {key: each.step for key, each in there.items() if key not in rows}
-    owners, trials = ({}, {}) if database is None else _owners(database, rows, unrecorded)
+    owners, trials, roots = (
+        ({}, {}, {}) if database is None else _owners(database, rows, unrecorded)
+    )
     reads = opens or database is None
     commits = store.commits(
         key for key in unrecorded if reads or key in owners or len(there[key].attempts) > 1
@@ -175,6 +181,7 @@ def take_inventory(
         unfinished=total - sum(holding.nbytes for holding in holdings),
         gone=len(rows.keys() - there.keys()),
         leases=tuple(_leases(store)),
+        roots=roots,
     )
 
 
@@ -267,8 +274,8 @@ class _Known:
 
 def _owners(
     database: Database, rows: Mapping[str, CheckpointRow], unrecorded: Mapping[str, Step]
-) -> tuple[dict[str, dict[str, tuple[int, ...]]], dict[str, int]]:
-    """Return the trials that use each state, by key, and the number of trials of each study.
+) -> tuple[dict[str, dict[str, tuple[int, ...]]], dict[str, int], dict[str, frozenset[str]]]:
+    """Return the trials that use each state, by key; each study's trials; and studies by root.
 
     The root of states without a row is unknown: they may lie on the path of any study.
     """
@@ -289,7 +296,7 @@ def _owners(
     for key, row in rows.items():
         if key not in owners:
             owners[key] = dict.fromkeys(sorted(roots[row.root]), ())
-    return owners, trials
+    return owners, trials, {root: frozenset(names) for root, names in roots.items()}
 
 
 def _planned(study: StudyRow, rows: Iterable[TrialRow]) -> tuple[SearchPlan, int]:

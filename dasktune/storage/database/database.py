@@ -265,6 +265,65 @@ class Database:
             return None
         return StudyRow(id=identity, name=name, root=root, spec=spec, created=created)
 
+    def rename_study(self, study_id: int, name: str) -> bool:
+        """Give a study another name, and return whether that name was free.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be written.
+        """
+        table = schema.studies
+        other = table.alias()
+        taken = sa.exists().where(other.c.name == name, other.c.id != study_id)
+        update = table.update().where(table.c.id == study_id, ~taken)
+
+        def work(connection: sa.Connection) -> bool:
+            return connection.execute(update.values(name=name)).rowcount == 1
+
+        try:
+            return self._connections.run(work)
+        except StorageError as error:
+            if isinstance(error.__cause__, sa.exc.IntegrityError):
+                return False  # another process has taken the name just now
+            raise
+
+    def delete_study(self, study_id: int, *, roots: Iterable[str] = ()) -> None:
+        """Remove a study with all its rows, in one transaction.
+
+        Parameters
+        ----------
+        study_id
+            The study.
+        roots
+            Roots that no other study has: metrics and checkpoints of these are removed.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be written.
+        """
+        of_root = (schema.metrics, schema.checkpoints)
+        of_study = (schema.events, schema.notes, schema.trials, schema.stages, schema.runs)
+        kept = schema.checkpoints.update().where(schema.checkpoints.c.study_id == study_id)
+        changes: list[sa.Delete | sa.Update] = [
+            *(
+                table.delete().where(table.c.root.in_(some))
+                for some in _parts(roots)
+                for table in of_root
+            ),
+            # SQLite may give the number of this study to the next one.
+            kept.values(study_id=None),
+            *(table.delete().where(table.c.study_id == study_id) for table in of_study),
+            schema.studies.delete().where(schema.studies.c.id == study_id),
+        ]
+
+        def work(connection: sa.Connection) -> None:
+            for change in changes:
+                connection.execute(change)
+
+        self._connections.run(work)
+
     def write_run(self, row: RunRow) -> None:
         """Write the status of a run.
 
