@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := $(VENV)/installed-for-demo
 TOOLS := $(VENV)/installed-for-tests
+FRAMEWORKS := .venv-integrations
 
 SEEDS ?= 5000
 START ?= 0
@@ -25,10 +26,10 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help set-up demo lint test-fast test test-services torture chaos mutation format bench clean
+.PHONY: help set-up demo lint test-fast test test-services test-integrations torture chaos mutation format bench clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 20
 
 demo: $(DEMO) ## tune a small CNN on a local Dask cluster
 	@$(BIN)/dasktune run examples/digits.py
@@ -54,6 +55,10 @@ test: lint ## run lint and every test that Python alone can run
 test-services: $(TOOLS) ## run the tests on PostgreSQL, Ceph, SLURM and Chromium
 	@$(PYTEST) -n $(WAITING) -m services
 
+test-integrations: $(FRAMEWORKS)/installed ## run the tests of frameworks, in an environment of their own
+	@OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/python -m pytest --dist worksteal -n $(PROCESSES) \
+	  -m integrations tests/integrations
+
 torture: $(TOOLS) ## run SEEDS simulated studies from START in which everything goes wrong
 	@$(BIN)/python -m tests.torture --seeds $(SEEDS) --start $(START) --processes $(PROCESSES)
 
@@ -72,7 +77,7 @@ bench: $(TOOLS) ## print the benchmark tables
 	@$(BIN)/python benchmarks/all.py
 
 clean: ## remove the environment and all caches, but no results in runs/
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps are inside the environment, so that removing the one removes the others, and are
@@ -89,4 +94,10 @@ $(DEMO): pyproject.toml constraints.txt .ci/install
 $(TOOLS): $(DEMO)
 	@echo "Installing the tools of the tests"
 	@.ci/install $(VENV) -e '.[test]'
+	@touch $@
+
+$(FRAMEWORKS)/installed: pyproject.toml constraints.txt .ci/install
+	@echo "Setting up $(FRAMEWORKS) for the tests of frameworks"
+	@$(PYTHON) -m venv $(FRAMEWORKS)
+	@.ci/install $(FRAMEWORKS) -e '.[test-integrations]'
 	@touch $@

@@ -1,9 +1,10 @@
 """The tiers of the tests, and the servers and clusters that they share.
 
 Each test is in one tier, which follows from its markers and fixtures: `tier_of`. A test says
-what it needs beyond Python with a marker of `PARTS`. Where the part is missing, the test is
-skipped, and the last lines of the run name every skipped test with its reason. With ``CI=true``
-a skip of any kind is a failure, except for want of hardware that no installation brings.
+what it needs beyond Python with a marker of `PARTS`, and the packages of the tier
+``integrations`` with the marker ``framework``. Where a part is missing, the test is skipped, and
+the last lines of the run name every skipped test with its reason. With ``CI=true`` a skip of any
+kind is a failure, except for want of hardware that no installation brings.
 """
 
 from __future__ import annotations
@@ -114,8 +115,13 @@ PARTS: dict[str, Callable[[], str]] = {
 
 HARDWARE = "gpu"
 
+TIERS = frozenset({"fast", "processes", "services", "integrations"})
+
 SERVICES = frozenset({"browser", "ceph", "postgresql", "slurm"})
 """Markers of tests that need a program which is not written in Python."""
+
+FRAMEWORK = "framework"
+"""Marker of tests that need packages of frameworks, which it names."""
 
 PROCESSES = frozenset({"cluster", "process", "s3", "slow"})
 """Markers of tests that start processes or servers, or take more than a few seconds."""
@@ -125,6 +131,8 @@ def tier_of(markers: Collection[str], fixtures: Collection[str]) -> str:
     """Return the tier of a test with these markers and fixtures."""
     if not SERVICES.isdisjoint(markers):
         return "services"
+    if FRAMEWORK in markers:
+        return "integrations"
     if wrong := SERVICES.intersection(fixtures):
         raise pytest.UsageError(f"a test with the fixture {min(wrong)} must have its marker")
     shares_processes = not {"one_worker", "four_workers"}.isdisjoint(fixtures)
@@ -153,7 +161,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with its tier."""
     for item in items:
         markers = {mark.name for mark in item.iter_markers()}
-        if by_hand := markers & {"fast", "processes", "services"}:
+        if by_hand := markers & TIERS:
             raise pytest.UsageError(f"{item.nodeid} must not name its tier, got {min(by_hand)}")
         item.add_marker(tier_of(markers, getattr(item, "fixturenames", ())))
 
@@ -297,6 +305,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker, missing in PARTS.items():
         if item.get_closest_marker(marker) and (reason := missing()):
             pytest.skip(reason)
+    for mark in item.iter_markers(FRAMEWORK):
+        if missing := [name for name in mark.args if not importlib.util.find_spec(name)]:
+            pytest.skip(f"needs {', '.join(missing)} (make test-integrations)")
 
 
 @pytest.hookimpl(wrapper=True)

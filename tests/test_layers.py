@@ -49,6 +49,7 @@ LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("report", "the HTML report and its pictures"),),
     (("study", "the study that users create, run and query"),),
     (
+        ("integrations", "ready trainers for frameworks, one module each"),
         ("doctor", "checks of cluster, store and database before a study runs"),
         ("testing", "conformance tests for users' own tuners and predictors"),
     ),

@@ -23,7 +23,7 @@ def test_plain(): ...
 def test_known(): raise ValueError
 """
 MODULE = "import pytest\npytest.importorskip('no_such_library')\n"
-MARKERS = ("browser", "gpu", "fast", "processes", "services")
+MARKERS = ("browser", "gpu", "fast", "processes", "services", "integrations", "framework")
 SETTINGS = "[pytest]\naddopts = -ra --strict-markers\nmarkers =\n" + "".join(
     f"    {marker}: a tier or a part\n" for marker in MARKERS
 )

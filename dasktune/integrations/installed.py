@@ -1,0 +1,38 @@
+"""Importing a framework, or saying how to install it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from dasktune.errors import ConfigurationError
+
+
+def framework(package: str, *, extra: str) -> Any:
+    """Return the module of a framework.
+
+    Parameters
+    ----------
+    package
+        Its import name, such as ``"xgboost"``.
+    extra
+        The extra of dasktune that installs it.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not installed.
+
+    Examples
+    --------
+    >>> framework("math", extra="torch").sqrt(9.0)
+    3.0
+    """
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package.partition(".")[0]:
+            raise
+        raise ConfigurationError(
+            f"{package} must be installed: pip install 'dasktune[{extra}]'"
+        ) from error
