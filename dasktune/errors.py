@@ -82,6 +82,10 @@ class TrainerError(DasktuneError):
         return self.message
 
 
+class UnknownValueError(TrainerError, KeyError):
+    """User code reads a hyper-parameter that its trial does not have."""
+
+
 class StorageError(DasktuneError):
     """A checkpoint store or database cannot be used in its present condition."""
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, UnknownValueError
 from dasktune.needs import Needs
 
 Step = int
@@ -53,6 +53,47 @@ class ValueFunction(Protocol):
 
 Sequences = Mapping[str, ValueFunction]
 """The hyper-parameters of one trial by name."""
+
+
+class HyperParameters(dict[str, Value]):
+    """The hyper-parameters that a trainer gets: a dict of some, from which all can be read.
+
+    Parameters
+    ----------
+    given
+        What iteration, ``items()``, ``get`` and ``in`` show: for ``setup``, the changed values.
+    current
+        All values of the step by name.
+
+    Examples
+    --------
+    >>> hp = HyperParameters({"lr": 0.1}, {"lr": 0.1, "width": 8})
+    >>> hp, hp["width"], "width" in hp
+    ({'lr': 0.1}, 8, False)
+    """
+
+    __slots__ = ("current",)
+
+    def __init__(self, given: Any = (), current: Mapping[str, Value] | None = None) -> None:
+        super().__init__(given)
+        self.current: Mapping[str, Value] = {} if current is None else current
+
+    def __missing__(self, name: str) -> Value:
+        if name not in self.current:
+            refuse_unknown_value(name, {**self.current, **self})
+        return self.current[name]
+
+
+def refuse_unknown_value(name: object, known: Mapping[str, object]) -> NoReturn:
+    """Raise the error for a hyper-parameter that a trial does not have.
+
+    Raises
+    ------
+    UnknownValueError
+        Always.
+    """
+    names = ", ".join(sorted(known)) or "(none)"
+    raise UnknownValueError(f"unknown hyper-parameter {name!r}; the space has: {names}")
 
 
 class Direction(Enum):

@@ -48,6 +48,7 @@ from dasktune.storage.tensors import (
     torch_module,
     torch_source,
 )
+from dasktune.types import HyperParameters
 
 _FORMAT = "dasktune-state"
 VERSION = 2
@@ -225,7 +226,7 @@ class _Encoder:
             return self._items(value, path, depth)
         if kind is tuple:
             return {"tuple": self._items(value, path, depth)}
-        if kind is dict:
+        if kind is dict or kind is HyperParameters:
             return {"dict": self._pairs(value, path, depth)}
         if kind is OrderedDict:
             return {"ordered": self._ordered(value, path, depth)}

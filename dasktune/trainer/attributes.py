@@ -25,6 +25,7 @@ from dasktune.storage.tensors import digest_of
 from dasktune.trainer.base import is_harmless
 from dasktune.trainer.contents import ContentStamp
 from dasktune.trainer.generators import generator_state, is_generator, restore_generator
+from dasktune.types import HyperParameters
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 """Types of values that need no copy."""
@@ -162,6 +163,8 @@ def revived(saved: Any, current: Any, device: str) -> Any:
         return type(saved)(items)
     if isinstance(saved, dict):
         old = current if isinstance(current, dict) else {}
+        if isinstance(current, HyperParameters):  # stored as a dict of what it shows
+            return HyperParameters(saved, current.current)
         return type(saved)({key: revived(s, old.get(key), device) for key, s in saved.items()})
     return saved
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NoReturn
 from dasktune.errors import TrainerError
 from dasktune.types import Value
 
-METHODS = ("build", "setup", "train", "evaluate", "state_dict", "load_state_dict")
-"""Methods of a trainer, in the order of first use."""
+METHODS = ("build", "train", "evaluate", "state_dict", "load_state_dict")
+"""Methods that a trainer must have, in the order of first use."""
 
 GivenTrainer = type | Callable[[Any], object]
 """What users train with: a trainer class, or a function of a `dasktune.Run`."""
@@ -21,8 +21,9 @@ GivenTrainer = type | Callable[[Any], object]
 class Trainer:
     """One training run: build it, train a step, evaluate, save and restore it.
 
-    Subclassing is optional: any class with the six methods is a trainer. An ``__init__`` is
-    optional, too, and takes no arguments, because workers make the trainers.
+    Subclassing is optional: any class with the methods is a trainer. `setup` is needed only if a
+    value changes while a trial is trained. An ``__init__`` is optional, too, and takes no
+    arguments, because workers make the trainers.
 
     Attributes
     ----------
@@ -53,13 +54,14 @@ class Trainer:
     ``setup(all values at the last step before)``, ``load_state_dict(state)``, and then the
     same calls as without the stop.
 
+    The mapping that `setup` gets shows the changed values (``in``, iteration, ``items()``,
+    ``get``); ``hp[name]`` gives the current value of any hyper-parameter.
+
     Examples
     --------
     >>> class Descent(Trainer):
     ...     def build(self, hp):
-    ...         self.weight = 1.0
-    ...     def setup(self, hp):
-    ...         self.lr = hp["lr"]
+    ...         self.weight, self.lr = 1.0, hp["lr"]
     ...     def train(self):
     ...         self.weight -= self.lr * 2 * self.weight
     ...     def evaluate(self):
@@ -87,7 +89,6 @@ class Trainer:
 
     def setup(self, hp: Mapping[str, Value]) -> None:
         """Use the values that change at the coming step."""
-        _must_define(self, "setup")
 
     def train(self) -> None:
         """Train one step."""
@@ -143,6 +144,11 @@ def problems_of(trainer_class: object) -> tuple[str, ...]:
     if divides(trainer_class) and (problem := division_problem(trainer_class)) is not None:
         problems.append(problem)
     return tuple(problems)
+
+
+def has_setup(trainer: object) -> bool:
+    """Return whether a trainer defines `setup` itself."""
+    return getattr(type(trainer), "setup", None) not in (None, Trainer.setup)
 
 
 def is_harmless(path: str, harmless: tuple[str, ...]) -> bool:

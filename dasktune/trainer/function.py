@@ -19,7 +19,7 @@ from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.torch import TorchTrainer
 from dasktune.trainer.turns import Turns
 from dasktune.trainer.variables import Variables, refuse_untracked
-from dasktune.types import Step, Value
+from dasktune.types import Step, Value, refuse_unknown_value
 
 OPTIONS = ("version", "ignored_config", "harmless_differences", "deterministic", "threads")
 """Attributes of a function that its trainer takes over."""
@@ -86,8 +86,7 @@ class Run(Mapping[str, Value]):
 
     def __getitem__(self, name: str) -> Value:
         if name not in self._values:
-            known = ", ".join(sorted(self._values))
-            raise TrainerError(f"the run has no hyper-parameter {name!r}; it has {known}")
+            refuse_unknown_value(name, self._values)
         if self._is_looping and name not in self.used:
             self.used = sorted([*self.used, name])
         return self._values[name]

@@ -11,10 +11,10 @@ from typing import Any, SupportsFloat
 
 from dasktune.errors import InternalError, StateError, TrainerError, name_problems
 from dasktune.sequences import as_sequence
-from dasktune.trainer.base import GivenTrainer
+from dasktune.trainer.base import GivenTrainer, has_setup
 from dasktune.trainer.given import as_trainer
 from dasktune.trainer.isolation import give_own_generator
-from dasktune.types import Step, Value
+from dasktune.types import HyperParameters, Step, Value
 
 Values = Mapping[str, Value]
 """The hyper-parameters at one step by name."""
@@ -110,20 +110,35 @@ setup {'lr': 0.2}; train
         if step < 1:
             raise InternalError(f"a state is resumed at step >= 1, got {step}")
         trainer = _built(trainer_class, first_values, config, seed, device, division)
-        trainer.setup(dict(last_values))
+        last = dict(last_values)
+        if has_setup(trainer):
+            trainer.setup(HyperParameters(last, last))
         trainer.load_state_dict(state)
-        return cls(trainer, step, dict(last_values))
+        return cls(trainer, step, last)
 
     def advance(self, values: Values) -> None:
-        """Train one step with these values; `setup` receives the changed values only.
+        """Train one step with these values; `setup` is shown the changed values only.
 
         As in state keys, 1, 1.0 and True are three values, while -0.0 and 0.0 are equal.
+
+        Raises
+        ------
+        TrainerError
+            If a value changes, and the trainer has no `setup`.
         """
         changed = _changed(self._values, values)
         if changed:
+            is_first = self._values is None
             # A copy, because the caller may reuse its dict; stored before setup may fail.
             self._values = dict(values)
-            self.trainer.setup(changed)
+            if has_setup(self.trainer):
+                self.trainer.setup(HyperParameters(changed, self._values))
+            elif not is_first:
+                name = next(iter(changed))
+                raise TrainerError(
+                    f"{type(self.trainer).__name__} must define setup(): the value of {name!r} "
+                    f"changes after step {self.step}, and would have no effect"
+                )
         self.trainer.train()
         self.step += 1
 
@@ -228,7 +243,7 @@ def _built(
     if division is not None:
         trainer.division = division
     with getattr(trainer, "building", nullcontext)():
-        trainer.build(dict(values))
+        trainer.build(HyperParameters(values, dict(values)))
     return trainer
 
 

@@ -71,6 +71,13 @@ def test_other_values_than_classes_are_refused(thing):
     assert problem.startswith("the trainer must be a class or a function, got ")
 
 
+def test_setup_is_optional():
+    quacks = type("Quacks", (), {name: lambda self, *_: {} for name in METHODS})
+    assert not hasattr(quacks, "setup")
+    assert problems_of(quacks) == ()
+    Trainer().setup({})
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_undefined_method_raises_its_name(method):
     arguments = () if method in ("train", "evaluate", "state_dict") else ({},)

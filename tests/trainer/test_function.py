@@ -156,7 +156,7 @@ def test_an_unknown_value_names_the_known_ones():
         run["rate"]
 
     assert refused(function, lr=0.1, width=3) == (
-        "the run has no hyper-parameter 'rate'; it has lr, width"
+        "unknown hyper-parameter 'rate'; the space has: lr, width"
     )
 
 
