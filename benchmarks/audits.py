@@ -117,6 +117,7 @@ def _run(client: Client, steps: int, loops: int, *, is_audited: bool) -> Ran:
             name="audits",
             storage=Path(folder) / "store",
             metric="value",
+            direction="minimize",
             config={"loops": loops},
         )
         row, results = study.results.row, study.results

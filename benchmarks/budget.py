@@ -137,6 +137,7 @@ def _run(
             name="budget",
             storage=store,
             metric="value",
+            direction="minimize",
             config={"log": str(log), "seconds": SECONDS[every], "nbytes": STATE_NBYTES[every]},
             checkpoint_every=every,
             budget=budget,

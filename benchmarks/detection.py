@@ -130,6 +130,7 @@ def _after(disturb: Callable[[int], float], trials: int, timeouts: dt.Timeouts) 
             name="detection",
             storage=Path(folder) / "store",
             metric="value",
+            direction="minimize",
             config={"log": str(log), "hangs": f"{folder}/hung" if disturb is _wait else None},
         )
 

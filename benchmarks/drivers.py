@@ -49,6 +49,7 @@ def drive(options: Mapping[str, Any]) -> None:
         storage=str(folder / "store"),
         database=str(folder / f"{number if options['apart'] else 'common'}.db"),
         metric="value",
+        direction="minimize",
         config={"log": str(folder / f"{number}.log"), "seconds": STEP_SECONDS},
     )
     with local_client(WORKERS) as client:

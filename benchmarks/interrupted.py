@@ -127,6 +127,7 @@ def open_study(folder: Path, database: str | None = None, *, began: Path | None 
         storage=folder / "store",
         database=database,
         metric=METRIC,
+        direction="minimize",
         load_if_exists=True,
         config={"began": str(began or folder / "began"), "seconds": 0.2},
     )

@@ -32,6 +32,7 @@ def _trained(steps: int) -> list[Figure]:
             name="merging",
             storage=Path(folder) / "store",
             metric="value",
+            direction="minimize",
             config={"log": str(log), "seconds": 0},
         )
         tuner = dt.algos.Grid(space, max_steps=steps)

@@ -99,7 +99,9 @@ def _dasktune(trials: int, folder: Path) -> int:
 
     import dasktune as dt
 
-    study = dt.create_study(Nothing, name="overhead", storage=folder, metric="value")
+    study = dt.create_study(
+        Nothing, name="overhead", storage=folder, metric="value", direction="minimize"
+    )
     tuner = dt.algos.Random(all_different(), trials=trials, max_steps=1)
     study.optimize(tuner, workers=WORKERS, progress=True)
     # The first step of every trial is another state: nothing was saved by sharing.

@@ -83,6 +83,7 @@ class Place:
             storage=self.folder / "store",
             database=str(self.folder / database),
             metric="value",
+            direction="minimize",
             config={"log": str(log), "seconds": 0},
             checkpoint_every=every,
         )

@@ -153,6 +153,7 @@ def _real(workers: int, seconds: float) -> list[Figure]:
             name="utilisation",
             storage=Path(folder) / "store",
             metric="value",
+            direction="minimize",
             config={"log": str(log), "seconds": seconds},
         )
         cpu, own = time.process_time(), time.thread_time()
@@ -227,6 +228,7 @@ def _run_one_of(
         name=f"utilisation-{number}",
         storage=folder / f"store-{number}",
         metric="value",
+        direction="minimize",
         config={"log": str(log), "seconds": seconds},
     )
     tuner = dt.algos.Grid(space(beginnings, seed=number), max_steps=3 * STEPS)

@@ -73,6 +73,7 @@ def _run(space: dt.Space, steps: int) -> tuple[float, float, int]:
             name="wall-time",
             storage=Path(folder) / "store",
             metric="value",
+            direction="minimize",
             config={"log": str(log), "seconds": SLEEP_SECONDS},
         )
         study.optimize(dt.algos.Grid(space, max_steps=steps), client=client, progress=False)

@@ -77,7 +77,11 @@ def _trace(trials: int) -> list[Call]:
         Client(cluster) as client,
     ):
         study = dt.create_study(
-            Nothing, name="ways", storage=Path(folder) / "store", metric="value"
+            Nothing,
+            name="ways",
+            storage=Path(folder) / "store",
+            metric="value",
+            direction="minimize",
         )
         sys.setprofile(note)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -96,6 +97,13 @@ def refuse_unknown_value(name: object, known: Mapping[str, object]) -> NoReturn:
     raise UnknownValueError(f"unknown hyper-parameter {name!r}; the space has: {names}")
 
 
+_OF_LOSSES = frozenset({"loss", "error"})
+_TURNED = frozenset(
+    {"neg", "negative", "negated", "minus", "inverse", "reduction", "improvement", "correction"}
+)
+"""Words of names of metrics: of those to be minimized, and those that put it in doubt."""
+
+
 class Direction(Enum):
     """Whether a metric is better when it is larger or smaller."""
 
@@ -117,6 +125,20 @@ class Direction(Enum):
             raise ConfigurationError(
                 f"direction must be 'maximize' or 'minimize', got {text!r}"
             ) from None
+
+    @classmethod
+    def of_metric(cls, name: str) -> Direction | None:
+        """Return the direction that the name of a metric leaves no doubt about, if there is one.
+
+        Examples
+        --------
+        >>> [Direction.of_metric(name) for name in ("valLoss", "error_rate", "accuracy", "-loss")]
+        [<Direction.MINIMIZE: 'minimize'>, <Direction.MINIMIZE: 'minimize'>, None, None]
+        """
+        words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+        # Of "-loss" and "1-error", too, the sign is not that of the word.
+        is_clear = name[:1].isalpha() and words & _OF_LOSSES and not words & _TURNED
+        return cls.MINIMIZE if is_clear else None
 
     def better(self, first: float, second: float) -> bool:
         """Return whether `first` is strictly better than `second`; NaN never is."""

@@ -53,7 +53,9 @@ class Naming(dt.Trainer):
 @pytest.mark.parametrize("name", UNFIT)
 def test_no_metric_is_named_by_what_cannot_be_shown(name: str) -> None:
     with pytest.raises(ConfigurationError, match="metric must have no control characters"):
-        dt.create_study(None, name="any", storage="memory://names", metric=name)
+        dt.create_study(
+            None, name="any", storage="memory://names", metric=name, direction="minimize"
+        )
     with pytest.raises(TrainerError, match="evaluate: a metric must have no control characters"):
         run_alone(Naming, {"lr": Constant(1)}, 1, config={"metric": name})
 

@@ -48,7 +48,7 @@ class StudyConfig:
     metric: str | Iterable[str]
     storage: str | os.PathLike[str] | None = None
     database: str | None = None
-    direction: str | Direction | Iterable[str | Direction] = Direction.MINIMIZE
+    direction: str | Direction | Iterable[str | Direction] | None = None
     load_if_exists: bool = False
     seed: int = 0
     config: Mapping[str, object] | None = None
@@ -73,14 +73,14 @@ class StudyConfig:
         """Turn iterables into tuples and lists, then refuse all problems at once."""
         if not isinstance(self.metric, str):
             object.__setattr__(self, "metric", _as_list(self.metric))
-        if not isinstance(self.direction, str | Direction):
+        if not isinstance(self.direction, str | Direction | None):
             object.__setattr__(self, "direction", _as_list(self.direction))
         object.__setattr__(self, "depends_on", tuple(self.depends_on))
         refuse(
             [
                 *self._training_problems(),
                 *self._scale_problems(),
-                *_objective_problems(self.metric, self.direction),
+                *self._objective_problems(),
                 *self._value_problems(),
                 *self._place_problems(),
                 *self._retention_problems(),
@@ -102,6 +102,17 @@ class StudyConfig:
                 "is used with ask and tell"
             )
         return self.trainer
+
+    @property
+    def known_direction(self) -> str | list[str] | None:
+        """The direction as given, or as the names of the metrics say; None in doubt."""
+        if self.direction is not None:
+            return _direction_json(self.direction)
+        if isinstance(self.metric, str):
+            towards = Direction.of_metric(self.metric)
+            return None if towards is None else towards.value
+        each = [Direction.of_metric(name) for name in self.metric]
+        return None if None in each else [towards.value for towards in each if towards is not None]
 
     @property
     def store_url(self) -> str:
@@ -199,7 +210,7 @@ class StudyConfig:
             "parts": {} if covered is None else dict(covered.parts),
             "gaps": {} if covered is None else dict(covered.gaps),
             "metric": self.metric,
-            "direction": _direction_json(self.direction),
+            "direction": self.known_direction,
             "seed": self.seed,
             "merge": self.merges,
             # Versions of packages are of no use if the next GPU rounds otherwise.
@@ -222,14 +233,21 @@ class StudyConfig:
             problems.append(f"portable must be True, False or None, got {shown(self.portable)}")
         elif self.portable and self.reuse == "exact":
             problems.append("portable must be False or None with reuse='exact', got True")
-        known = () if problems or self.trainer is None else metric_names(self.trainer)
-        if known:
+        return problems
+
+    def _objective_problems(self) -> Iterator[str]:
+        problems = list(_objective_problems(self.metric, self.direction))
+        if self.trainer is not None and not problems_of(self.trainer):
+            known = metric_names(self.trainer)
             problems += [
                 unknown("metric", name, known)
                 for name in (self.metric if isinstance(self.metric, list) else [self.metric])
-                if isinstance(name, str) and name and name not in known
+                if known and isinstance(name, str) and name and name not in known
             ]
-        return problems
+        yield from problems
+        # A study that exists has a direction.
+        if not problems and not self.load_if_exists and self.known_direction is None:
+            yield direction_needed(self.metric)
 
     def _scale_problems(self) -> Iterator[str]:
         """Yield the reasons why no trial can have more devices than it needs."""
@@ -302,6 +320,15 @@ def is_local(store: str) -> bool:
     return "://" not in store or store.startswith("file://")
 
 
+def direction_needed(metric: str | Iterable[str]) -> str:
+    """Return the sentence that asks for the direction of a metric, or of several."""
+    if isinstance(metric, str):
+        wanted = f"direction must be 'maximize' or 'minimize' for the metric {metric!r}"
+    else:
+        wanted = f"direction must be a list with one for each metric of {list(metric)}"
+    return f"{wanted}, got none: it is known by itself only for a loss or an error"
+
+
 def _direction_json(direction: str | Direction | Iterable[str | Direction]) -> str | list[str]:
     if isinstance(direction, str | Direction):
         return Direction.parse(direction).value
@@ -318,6 +345,8 @@ def _objective_problems(metric: object, direction: object) -> Iterator[str]:
             yield from name_problems("metric", name)
     if isinstance(metric, list) and len(set(map(str, names))) < max(len(names), 1):
         yield f"metrics must be different names, at least one, got {metric!r}"
+    if direction is None:
+        return
     known = (*Direction, *(each.value for each in Direction))
     for each in directions:
         if each not in known:

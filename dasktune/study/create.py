@@ -25,7 +25,7 @@ from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.retention import Keep
-from dasktune.study.config import StudyConfig
+from dasktune.study.config import StudyConfig, direction_needed
 from dasktune.study.folder import study_folder
 from dasktune.study.study import Study, UnopenedStudy
 from dasktune.trainer.base import GivenTrainer
@@ -46,7 +46,7 @@ def create_study(
     metric: str | Iterable[str],
     storage: str | os.PathLike[str] | None = None,
     database: str | None = None,
-    direction: str | Direction | Iterable[str | Direction] = Direction.MINIMIZE,
+    direction: str | Direction | Iterable[str | Direction] | None = None,
     load_if_exists: bool = False,
     seed: int = 0,
     config: Mapping[str, object] | None = None,
@@ -85,7 +85,9 @@ def create_study(
     database
         A path or a URL of SQLAlchemy; if None, ``dasktune.db`` in a local `storage`.
     direction
-        ``minimize`` or ``maximize``; one for each metric if there are several.
+        ``minimize`` or ``maximize``; one for each metric if there are several. It may be left out
+        if the name of the metric has the word ``loss`` or ``error``, which is minimized, and for a
+        study that exists.
     load_if_exists
         Open the study if it exists; False refuses the name of an existing study.
     seed
@@ -214,7 +216,7 @@ def open_study(
     spec |= {"store": store.check(), "storage": _whole(config.store_url)}
     database = open_database(config.database_url)
     try:
-        row = _open_row(database, config.name, spec, config.load_if_exists)
+        row = _open_row(database, config, spec)
     except ConfigurationError:
         database.close()
         raise
@@ -244,6 +246,9 @@ def open_in(folder: Path) -> Opener:
 
     def opener(config: StudyConfig) -> Study:
         moved = replace(config, storage=folder / "store", database=None, mirror=None, budget=None)
+        if config.known_direction is None:  # the study that exists elsewhere has one
+            is_single, least = isinstance(config.metric, str), Direction.MINIMIZE
+            moved = replace(moved, direction=least if is_single else [least for _ in config.metric])
         return open_study(moved)
 
     return opener
@@ -278,12 +283,12 @@ def config_of(make: Callable[[], object]) -> StudyConfig | None:
     return configs[0] if configs else None
 
 
-def _open_row(
-    database: Database, name: str, spec: Mapping[str, object], load_if_exists: bool
-) -> StudyRow:
+def _open_row(database: Database, config: StudyConfig, spec: dict[str, Any]) -> StudyRow:
     """Return the row of a new or existing study; refuse a study that differs."""
-    row = database.study(name)
+    name, row = config.name, database.study(config.name)
     if row is None:
+        if spec["direction"] is None:
+            raise ConfigurationError(direction_needed(config.metric))
         # A control has a root of its own, so that it shares nothing with any other study.
         own = "" if spec["merge"] else uuid4().hex
         root = root_key(f"{spec['fingerprint']}{own}", int(str(spec["seed"])))
@@ -291,13 +296,21 @@ def _open_row(
         if made is not None:
             _warn_of_other_rules(database, name)
             _warn_of_gaps(name, spec)
+            if config.direction is None:
+                logger.info(
+                    "study %s: %s is to be minimized, as its name says; direction='maximize' "
+                    "would say otherwise",
+                    *(name, config.metric),
+                )
             return made
         row = database.study(name)  # another process has created it just now
-    if not load_if_exists or row is None:
+    if not config.load_if_exists or row is None:
         raise ConfigurationError(
             f"study {name!r} exists already; open it with load_if_exists=True, or choose "
             "another name"
         )
+    if config.direction is None:
+        spec["direction"] = row.spec.get("direction")
     refuse(
         f"study {name!r} was created with {_shown(row.spec, field)}, got "
         f"{_shown(spec, field)}{_differing(row.spec, spec, field)}; another one needs another "

@@ -566,7 +566,12 @@ def test_unknown_metric_ends_study_and_lists_known_ones(tmp_path: Path, client: 
 
     for _ in range(2):
         study = dt.create_study(
-            Hidden, name="walk", storage=tmp_path, metric="los", load_if_exists=True
+            Hidden,
+            name="walk",
+            storage=tmp_path,
+            metric="los",
+            direction="minimize",
+            load_if_exists=True,
         )
         with pytest.raises(ConfigurationError, match="unknown metric 'los'; known: loss"):
             run(study, client)

@@ -51,7 +51,13 @@ class Rounding(dt.Trainer):
 
 def study(folder: Path, name: str = "s", **arguments: Any) -> dt.Study:
     return dt.create_study(
-        Rounding, name=name, metric="one", storage=str(folder), load_if_exists=True, **arguments
+        Rounding,
+        name=name,
+        metric="one",
+        direction="minimize",
+        storage=str(folder),
+        load_if_exists=True,
+        **arguments,
     )
 
 

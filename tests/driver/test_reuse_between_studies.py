@@ -65,6 +65,7 @@ def run(tmp_path: Path, two_threads: Client) -> Run:
             name=name,
             storage=tmp_path / "store",
             metric="length",
+            direction="minimize",
             config={"log": str(log)},
             **options,
         )

@@ -192,7 +192,7 @@ def test_suspensions_have_mean_deviation_percentile_and_most() -> None:
 
 
 def run(tuner: dt.algos.Grid | dt.algos.ASHA, folder: Path, client: Client) -> Study:
-    study = dt.create_study(Adding, name="x", storage=folder, metric="total")
+    study = dt.create_study(Adding, name="x", storage=folder, metric="total", direction="minimize")
     study.optimize(tuner, client=client, progress=False, last_line=False)
     return study
 

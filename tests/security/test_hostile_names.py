@@ -109,6 +109,7 @@ def run(name: str, folder: str, client: Client) -> Path:
         name=name,
         storage=folder,
         metric=name,
+        direction="minimize",
         config={"name": name},
         mirror="optuna.db",
     )
@@ -198,7 +199,7 @@ def test_unprintable_name_is_refused_before_any_write(
     with pytest.raises(ConfigurationError, match="must"):
         dt.create_study(Named, name=name, metric="loss")
     with pytest.raises(ConfigurationError, match="must"):
-        dt.create_study(Named, name="ours", metric=name)
+        dt.create_study(Named, name="ours", metric=name, direction="minimize")
     with pytest.raises(ConfigurationError, match="must"):
         dt.Space({name: [1, 2]})
     assert list(tmp_path.iterdir()) == []

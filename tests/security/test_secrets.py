@@ -264,7 +264,8 @@ def test_what_a_storage_must_not_be_is_said_without_its_password(tmp_path: Path)
     url = f"s3://AKIAIOSFODNN7EXAMPLE:{PASSWORD}/x@bucket/tuning"
     (tmp_path / "study.py").write_text(
         "import dasktune as dt\n"
-        f"def study():\n    return dt.create_study(None, name='x', storage={url!r}, metric='y')\n"
+        "def study():\n"
+        f"    return dt.create_study(None, name='x', storage={url!r}, metric='loss')\n"
         "def tuner():\n    return dt.algos.Random(dt.Space(x=[0.0, 1.0]), trials=1, max_steps=1)\n"
     )
     done = CliRunner().invoke(app, ["run", str(tmp_path / "study.py"), "--no-report"])

@@ -316,7 +316,9 @@ def flip_chunk(path: Path) -> None:
 def test_a_study_trains_a_damaged_state_again(
     tmp_path: Path, two_threads: Client, damage: Callable[[Path], None]
 ) -> None:
-    study = dt.create_study(Adding, name="adding", storage=tmp_path, metric="total")
+    study = dt.create_study(
+        Adding, name="adding", storage=tmp_path, metric="total", direction="minimize"
+    )
     space = dt.Space(lr=[Constant(0.5), Constant(0.25)])
     study.optimize(dt.algos.Grid(space, max_steps=3), client=two_threads)
     states = [found.parent for found in tmp_path.rglob("step-3/zarr.json")]

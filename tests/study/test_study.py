@@ -852,6 +852,7 @@ def test_study_keeps_its_store_moved_or_emptied(tmp_path: Path) -> None:
             storage=str(tmp_path / storage),
             database=str(tmp_path / "studies.db"),
             metric="height",
+            direction="minimize",
             load_if_exists=True,
         ).close()
 

@@ -68,7 +68,12 @@ def run(tmp_path: Path, two_threads: Client) -> Iterator[Run]:
     def made(tuner: dt.algos.Tuner | None = None, **options: Any) -> Study:
         limits = options.pop("limits", None)
         study = dt.create_study(
-            Slope, name=f"slope {len(opened)}", metric="height", storage=tmp_path / "s", **options
+            Slope,
+            name=f"slope {len(opened)}",
+            metric="height",
+            direction="minimize",
+            storage=tmp_path / "s",
+            **options,
         )
         opened.append(study)
         if tuner is not None:

@@ -39,7 +39,9 @@ class Fall(dt.Trainer):
 
 
 def test_trace_of_processes_is_simulated_equally(tmp_path: Path, four_workers: Client) -> None:
-    study = dt.create_study(Fall, name="fall", metric="height", storage=tmp_path)
+    study = dt.create_study(
+        Fall, name="fall", metric="height", direction="minimize", storage=tmp_path
+    )
     tuner = dt.algos.Grid(dt.Space(lr=RATES), max_steps=10)
     study.optimize(tuner, client=four_workers, progress=False)
     path = study.trace().save(tmp_path / "fall.zarr")
