@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import math
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,13 +24,22 @@ SCALE = Scale(max=8)
 STEP_SECONDS = 60.0
 """A step of each model is a minute's work of one device."""
 
-TRIALS = 128
+TRIALS = {"ASHA": 128, "Random": 100}
 STEPS = 64
 WORKERS = (16, 32)
 SEEDS, SHORT_SEEDS = range(6), range(1)
 
 MOST = 1.05
 """Numbers that were not measured are tried, which may cost some time."""
+
+TUNERS: Mapping[str, Callable[[dt.Space, int], dt.algos.Tuner]] = {
+    "ASHA": lambda space, seed: dt.algos.ASHA(
+        space, trials=TRIALS["ASHA"], max_steps=STEPS, min_steps=1, eta=4, seed=seed
+    ),
+    "Random": lambda space, seed: dt.algos.Random(
+        space, trials=TRIALS["Random"], max_steps=STEPS, seed=seed
+    ),
+}
 
 Curve = Mapping[int, float]
 """The steps a second by the number of devices, as multiples of those of one."""
@@ -100,12 +110,13 @@ def seconds_of(curves: Mapping[str, Curve], values: Mapping[str, object], device
     return STEP_SECONDS / curves[str(values["model"])][devices]
 
 
-def makespan(curves: Mapping[str, Curve], *, workers: int, seed: int, scale: Scale | None) -> float:
-    """Return the simulated seconds of ASHA over the models of some curves."""
+def makespan(
+    curves: Mapping[str, Curve], *, tuner: str, workers: int, seed: int, scale: Scale | None
+) -> float:
+    """Return the simulated seconds of a tuner over the models of some curves."""
     space = dt.Space(model=sorted(curves), quality=dt.Float(0.0, 1.0))
-    tuner = dt.algos.ASHA(space, trials=TRIALS, max_steps=STEPS, min_steps=1, eta=4, seed=seed)
     found = dt.simulate(
-        tuner,
+        TUNERS[tuner](space, seed),
         lambda values, step: float(values["quality"]) + 1.0 / step,  # type: ignore[arg-type]
         workers=workers,
         scale=scale,
@@ -150,20 +161,20 @@ def _makespan_figures(
     curves: Mapping[tuple[str, str], Mapping[str, Curve]], *, short: bool
 ) -> Iterable[Figure]:
     seeds = SHORT_SEEDS if short else SEEDS
-    for (gpu, place), models in sorted(curves.items()):
-        for workers in WORKERS:
-            run = partial(makespan, models, workers=workers)
-            ratios = [run(seed=seed, scale=SCALE) / run(seed=seed, scale=None) for seed in seeds]
-            yield Figure(
-                name=f"makespan of ASHA with Scale, {workers} {gpu}, {PLACES[place]}",
-                value=_mean(ratios),
-                unit="x",
-                at_most=MOST,
-                note=(
-                    f"over that without; {min(ratios):.2f} to {max(ratios):.2f} in "
-                    f"{len(ratios)} runs of {TRIALS} trials of {len(models)} models"
-                ),
-            )
+    pools = [(*key, models) for key, models in sorted(curves.items())]
+    for tuner, workers, (gpu, place, models) in itertools.product(TUNERS, WORKERS, pools):
+        run = partial(makespan, models, tuner=tuner, workers=workers)
+        ratios = [run(seed=seed, scale=SCALE) / run(seed=seed, scale=None) for seed in seeds]
+        yield Figure(
+            name=f"makespan of {tuner} with Scale, {workers} {gpu}, {PLACES[place]}",
+            value=_mean(ratios),
+            unit="x",
+            at_most=MOST,
+            note=(
+                f"over that without; {min(ratios):.2f} to {max(ratios):.2f} in "
+                f"{len(ratios)} runs of {TRIALS[tuner]} trials of {len(models)} models"
+            ),
+        )
 
 
 def _mean(ratios: Sequence[float]) -> float:

@@ -278,10 +278,12 @@ class Engine:
         It is asked again where all that it asked for was known already: or nothing would be
         under way, and nothing would follow.
         """
-        while self._ask(capacity, now):
+        while is_asked := self._ask(capacity, now):
             self._work(now)
             if self.view.is_under_way:
                 break
+        if self._choices is not None and not is_asked:
+            self._give_more_devices(self._choices, now)
         return self._settle(now)
 
     def handle(self, event: Event, now: float) -> Outcome:
@@ -291,6 +293,7 @@ class Engine:
             self._work(now)
             self._give_fewer_devices(self._choices, now)
             self._take_devices_back(self._choices, now)
+            self._go_on_with_others(self._choices, now)
         return self._settle(now)
 
     def predicted(
@@ -810,6 +813,8 @@ class Engine:
         if self._choices is None or is_alone or trial.number in self.view.wanted:
             return  # there is no state to go on from with other devices
         living = self._living(session, request, asked)
+        living += session.tuner.to_begin or 0
+        self._choices.renew(trial.number)
         periods = self._choices.periods(
             trial, start=trial.steps, until=request.until, living=living
         )
@@ -819,7 +824,7 @@ class Engine:
         """Return for how many trials the devices must last while one request is trained."""
         requests = {**session.requests, **asked}
         own = self._seconds_left(session, requests.pop(request.trial, request))
-        certain = len(session.retrained) + (session.tuner.to_begin or 0)
+        certain = len(session.retrained)
         if len(requests) > MOST_LIVING * len(self.view.slots):
             return float(certain + len(requests))  # none of them will have several devices
         others = (self._seconds_left(session, each) for each in requests.values())
@@ -852,16 +857,42 @@ class Engine:
         for number in list(choices.wasteful(self.trials)):
             if self._request_of(session, self.trials[number]) is not None:
                 self._todo.extend(self._dispatcher.stop(number, now))
-                choices.moving.add(number)
+                choices.moving[number] = False
+
+    def _give_more_devices(self, choices: DeviceChoices, now: float) -> None:
+        """End the stages that idle workers shall join: the tuner has no other work for those."""
+        session = self._session
+        if session is None or session.finished:
+            return
+
+        def living(number: int) -> float:
+            request = session.requests[self.trials[number].local]
+            return self._living(session, request, {})
+
+        def may_change(number: int) -> bool:
+            return self._request_of(session, self.trials[number]) is not None
+
+        for growth in list(choices.growing(self.trials, may_change, living)):
+            for number in growth.trials:
+                self._todo.extend(self._dispatcher.stop(number, now))
+                choices.moving[number] = True
+
+    def _go_on_with_others(self, choices: DeviceChoices, now: float) -> None:
+        """Ask for the rest of the trials whose stages were ended for other devices."""
+        session = self._session
+        if session is None:
+            return
         for number in sorted(choices.moving):
             trial = self.trials[number]
             request = self._request_of(session, trial)
             start = self.view.last_state(number, trial.steps)
             if request is None or number in self.view.wanted:
-                choices.moving.discard(number)  # the tuner has decided otherwise meanwhile
+                del choices.moving[number]  # the tuner has decided otherwise meanwhile
             elif start is not None:
-                choices.moving.discard(number)
-                self._choose_again(session, choices, request, start=start, now=now)
+                is_grown = choices.moving.pop(number)
+                self._choose_again(
+                    *(session, choices, request), start=start, now=now, from_idle=is_grown
+                )
 
     def _request_of(self, session: Session, trial: TrialRecord) -> Extend | None:
         """Return the request of a trial that may change its devices, if there is one."""
@@ -877,12 +908,17 @@ class Engine:
         *,
         start: Step,
         now: float,
+        from_idle: bool = False,
     ) -> None:
         """Ask for the rest of a request, on devices that are chosen for it now."""
         trial = self.trials[session.numbers[request.trial]]
         if start < request.until:
             living = self._living(session, request, {})
-            periods = choices.periods(trial, start=start, until=request.until, living=living)
+            if not from_idle:
+                living += session.tuner.to_begin or 0
+            periods = choices.periods(
+                trial, start=start, until=request.until, living=living, from_idle=from_idle
+            )
             self._use_devices(session, choices, trial, periods)
         ahead = tuple(step for step in request.reports if step > trial.steps)
         self._extend(trial, replace(request, reports=ahead), now)

@@ -6,14 +6,15 @@ as long as there are so many for each trial that lives, and as long as more of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import refuse, shown
 from dasktune.graph.devices import Periods, devices_at, with_change, with_devices, with_part
 from dasktune.graph.frontier import start_of
-from dasktune.graph.view import RunView
+from dasktune.graph.view import AttemptView, RunView
 from dasktune.types import Step
 
 EFFICIENCY = 0.75
@@ -23,6 +24,12 @@ PROVEN_STEPS, PROVEN_TIME = 3, 10.0
 """The steps, and the seconds, after which devices that do not pay are taken from a stage.
 
 The first steps of several processes take longer than all that follow.
+"""
+
+LEAST_GAIN = 10.0
+"""The seconds by which a stage must end sooner, at least, to be stopped for more devices.
+
+To that comes the time of loading its state. Several processes begin to train within this time.
 """
 
 Speedups = Mapping[int, float]
@@ -111,8 +118,12 @@ def most_devices(scale: Scale, *, living: float, pool: Mapping[str, int]) -> int
     4
     """
     share = int(sum(pool.values()) / max(1.0, living))
-    fair = min(scale.max, share, max(pool.values(), default=0))
-    return 1 << (max(1, fair).bit_length() - 1)
+    return _power_of_two(min(scale.max, share, max(pool.values(), default=0)))
+
+
+def _power_of_two(number: int) -> int:
+    """Return the largest power of two up to a number; at least 1."""
+    return 1 << (max(1, number).bit_length() - 1)
 
 
 def choose_devices(scale: Scale, *, most: int, speedups: Speedups) -> int:
@@ -167,6 +178,22 @@ def efficiency_of(devices: int, speedups: Speedups) -> float:
     return 1 / (1 + undivided * (devices - 1))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """A stage that shall go on with more devices.
+
+    Parameters
+    ----------
+    trials
+        The numbers of the trials that wait for it.
+    devices
+        The number of devices, at most.
+    """
+
+    trials: tuple[int, ...]
+    devices: int
+
+
 class DeviceChoices:
     """Chooses the devices of the trials of a run.
 
@@ -182,14 +209,18 @@ class DeviceChoices:
     expected
         Number of workers that are about to join: the devices, as long as there are none.
     moving
-        The trials whose stage was told to end, so that they go on with other devices.
+        The trials whose stage was told to end, so that they go on with other devices; and whether
+        these shall be idle then, as they are where a trial gets more.
     """
 
     def __init__(self, scale: Scale, view: RunView) -> None:
         self._scale = scale
         self._view = view
         self.expected = 0
-        self.moving: set[int] = set()
+        self.moving: dict[int, bool] = {}
+        self._grown: dict[int, int] = {}
+        """The most devices that were meant for each trial since its last request."""
+        self._reviewed: tuple[int, ...] = ()
         self._several: set[int] = set()
         """Trials on several devices that may wait for them."""
         self._known: dict[Periods, None] = {}
@@ -203,7 +234,19 @@ class DeviceChoices:
         else:
             self._several.discard(trial.number)
 
-    def periods(self, trial: TrialRecord, *, start: Step, until: Step, living: float) -> Periods:
+    def renew(self, trial: int) -> None:
+        """Handle a new request of a trial: it may grow anew."""
+        self._grown.pop(trial, None)
+
+    def periods(
+        self,
+        trial: TrialRecord,
+        *,
+        start: Step,
+        until: Step,
+        living: float,
+        from_idle: bool = False,
+    ) -> Periods:
         """Return the devices of a trial that is to be trained further, by their first steps.
 
         Steps that were trained on some number of devices, or will be for other trials, are taken as
@@ -215,12 +258,19 @@ class DeviceChoices:
             The steps from which on the trial may change its devices, and up to which it is trained.
         living
             As for `most_devices`.
+        from_idle
+            Whether it shall wait for no devices at `start`: it takes those that are idle.
         """
-        devices, start = self._shared(trial, start, until)
-        if start >= until:
+        devices, shared = self._shared(trial, start, until)
+        if shared >= until:
             return devices
-        chosen = self._choose(trial, start, living)
-        return with_change(devices, start, chosen)
+        chosen = self._choose(trial, shared, living)
+        if from_idle and shared == start:
+            node = self._view.plan.node_at(trial.number, start + 1)
+            free = max(self._view.idle_for(node).values(), default=0)
+            chosen = min(chosen, _power_of_two(free))
+            self._grown[trial.number] = max(chosen, self._grown.get(trial.number, 1))
+        return with_change(devices, shared, chosen)
 
     def _shared(self, trial: TrialRecord, start: Step, until: Step) -> tuple[Periods, Step]:
         """Return the devices on which most steps are shared, and the step where that ends."""
@@ -270,6 +320,71 @@ class DeviceChoices:
                 if is_known and efficiency_of(devices, speedups) < self._scale.efficiency:
                     yield number
 
+    def growing(
+        self,
+        trials: Mapping[int, TrialRecord],
+        may_change: Callable[[int], bool],
+        living: Callable[[int], float],
+    ) -> Iterator[Growth]:
+        """Yield the stages that would end sooner if idle workers joined them, the longest first.
+
+        Parameters
+        ----------
+        trials
+            The trials by number.
+        may_change
+            Whether a trial may change its devices.
+        living
+            As for `most_devices`, of a trial.
+        """
+        view = self._view
+        state = view.idle_workers, len(view.attempts), view.measurements
+        if not view.idle_workers or state == self._reviewed:
+            return
+        self._reviewed = state
+        groups = [
+            (self._seconds_left(attempt, [trials[number] for number in numbers]), attempt, numbers)
+            for attempt, numbers in view.running_groups()
+            if all(map(may_change, numbers))
+        ]
+        taken: Counter[str] = Counter()
+        for left, attempt, numbers in sorted(groups, key=lambda group: -group[0]):
+            own = devices_at(attempt.node.sequences, attempt.position)
+            if not all(_is_trained_on(own, trials[number], attempt) for number in numbers):
+                continue
+            free = view.idle_for(attempt.node)[attempt.kind] - taken[attempt.kind]
+            most = self._most_grown(attempt, own, free, living(numbers[0]))
+            tried = max(self._grown.get(number, own) for number in numbers)
+            devices = self._grown_to(attempt, own, most, left) if most > tried else own
+            if devices > tried:
+                taken[attempt.kind] += devices - own
+                self._grown.update(dict.fromkeys(numbers, devices))
+                yield Growth(trials=tuple(numbers), devices=devices)
+
+    def _seconds_left(self, attempt: AttemptView, trials: Iterable[TrialRecord]) -> float:
+        """Return about how long a stage, and what its trials ask for behind it, still takes."""
+        until = max(trial.until or attempt.stop for trial in trials)
+        per_step = self._view.seconds_per_step(attempt.node, attempt.kind)
+        return max(0, until - attempt.position) * per_step
+
+    def _most_grown(self, attempt: AttemptView, own: int, free: int, living: float) -> int:
+        """Return the most devices of a stage: its own, and idle ones of its class."""
+        if any(map(self._view.company, (attempt.worker, *attempt.lenders))):
+            return own  # others train on the same device
+        pool = self._view.devices_for(attempt.node)
+        return min(most_devices(self._scale, living=living, pool=pool), _power_of_two(own + free))
+
+    def _grown_to(self, attempt: AttemptView, own: int, most: int, left: float) -> int:
+        """Return the number of devices up to `most` that is worth to stop a stage for, or `own`."""
+        speedups = self._view.speedups(attempt.node.sequences, attempt.position, self._numbers)
+        devices = choose_devices(self._scale, most=most, speedups=speedups)
+        if devices <= own:
+            return own
+        before, after = (each * efficiency_of(each, speedups) for each in (own, devices))
+        gain = left * (1 - before / after)
+        cost = LEAST_GAIN + self._view.load_seconds(attempt.kind)
+        return devices if gain >= cost else own
+
     def unmet(self) -> Iterator[tuple[int, Step]]:
         """Yield the trials that wait for more devices than there are, and where their stage starts.
 
@@ -282,3 +397,9 @@ class DeviceChoices:
                 most = max(self._view.devices_for(node).values(), default=0)
                 if 0 < most < devices_at(node.sequences, start_of(node)):
                     yield number, start_of(node)
+
+
+def _is_trained_on(devices: int, trial: TrialRecord, attempt: AttemptView) -> bool:
+    """Whether a stage trains steps that a trial has not reported, on its last devices."""
+    step, last = trial.devices[-1]
+    return last == devices and max(step, trial.steps) <= attempt.position

@@ -401,6 +401,14 @@ class Dispatcher:
         """Return how many devices of this study may train a stage, by compute class."""
         return self._placing.devices_for(node.needs)
 
+    def idle_for(self, node: Node) -> Counter[str]:
+        """Return how many idle workers may train a stage together, by compute class."""
+        return Counter() if self._is_held else self._placing.idle_for(node)
+
+    def load_seconds(self, kind: str) -> float:
+        """Return the seconds of loading a state on a class."""
+        return self._placing.loads.seconds(kind)
+
     @property
     def claimable(self) -> Iterator[str]:
         """Yield the workers that a study may claim: one of those that share a device."""

@@ -169,6 +169,14 @@ class Gangs:
         is_able = self._may_join(slot.worker, node.needs)
         return is_able and self.counts(node.needs)[slot.kind] >= count
 
+    def free(self, node: Node, workers: Iterable[str]) -> Counter[str]:
+        """Return how many of some idle workers may join a gang for a stage now, by class."""
+        return Counter(
+            self._slots[worker].kind
+            for worker in workers
+            if worker not in self.kept and self._is_free(worker, node.needs)
+        )
+
     def keep(self, node: Node, workers: Iterable[str], kind: str) -> None:
         """Keep the idle workers of a class that could train a stage for that stage."""
         self.waiting.append(node)

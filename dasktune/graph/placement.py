@@ -288,6 +288,10 @@ class Placing:
             if not self.packing.is_extra(slot.worker) and self.matching.may_run(slot.worker, wanted)
         )
 
+    def idle_for(self, node: Node) -> Counter[str]:
+        """Return how many idle workers may train a stage together, by compute class."""
+        return self.gangs.free(node, self._idle)
+
     def _count_slots(self) -> None:
         """Tell the speeds how many slots there are of each class; a new class changes profiles."""
         self._market.changed()

@@ -289,6 +289,11 @@ class Speeds:
         return self._average(self.model_of(node)).profile if len(self.slots) > 1 else ()
 
     @property
+    def measurements(self) -> int:
+        """Number of measurements in this run."""
+        return self._seen
+
+    @property
     def is_known(self) -> bool:
         """Whether anything has been measured."""
         return bool(self._all)

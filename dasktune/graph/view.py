@@ -172,6 +172,19 @@ class RunView:
         """
         return self._dispatcher.devices_for(node)
 
+    def idle_for(self, node: Node) -> Counter[str]:
+        """Return how many idle workers may train a stage together, by compute class."""
+        return self._dispatcher.idle_for(node)
+
+    def load_seconds(self, kind: str) -> float:
+        """Return the seconds of loading a state on a class, as measured so far."""
+        return self._dispatcher.load_seconds(kind)
+
+    @property
+    def measurements(self) -> int:
+        """Number of times that speeds were measured in this run."""
+        return self._dispatcher.speeds.measurements
+
     def speedups(
         self, sequences: Sequences, step: Step, numbers: Iterable[int]
     ) -> dict[int, float]:
@@ -206,6 +219,26 @@ class RunView:
             if is_ready(node):
                 return None
         return None
+
+    def running_groups(self) -> Iterator[tuple[AttemptView, list[int]]]:
+        """Yield the attempts that train, each with the trials that wait for it.
+
+        Left out are those that shall end soon, and those whose worker goes on with stages of
+        other paths.
+        """
+        waiting: dict[str, list[int]] = {}
+        for trial in self._dispatcher.wanted:
+            attempt = self.running_attempt(trial)
+            if attempt is not None:
+                waiting.setdefault(attempt.worker, []).append(trial)
+        for worker, trials in waiting.items():
+            slot = self._dispatcher.slots.get(worker)
+            if slot is None or not slot.queue:
+                continue
+            first, behind = slot.queue[0], slot.queue[1:]
+            is_followed = any(each.after != first.id for each in behind)
+            if first.has_begun and not (first.stopping or is_followed):
+                yield first, trials
 
     def last_state(self, trial: int, start: Step) -> Step | None:
         """Return the last step of a trial from `start` on with a state.

@@ -39,6 +39,9 @@ Seconds = Callable[[int], float]
 """The seconds of a step by the number of devices."""
 
 
+LOSS = Objective.single("loss", "minimize")
+
+
 class Ladder(Tuner):
     """Trains trials rung by rung; `kept` of them go on from each rung, the first ones."""
 
@@ -107,7 +110,7 @@ class Bench:
         self.trials: dict[int, TrialRecord] = {} if trials is None else trials
         self.engine = Engine(
             self.dispatcher,
-            objective=Objective.single("loss", "minimize"),
+            objective=LOSS,
             trials=self.trials,
             scale=scale,
             **options,
@@ -143,6 +146,11 @@ class Bench:
                     self.dispatcher.plan.learn(leaf, step, metrics=metrics)
         self.engine.recall(before.engine.view.speeds)
         self.take(self.engine.resume(tuner, place=0, records=before.log, now=0.0))
+        return self
+
+    def ask(self) -> Bench:
+        """Ask for more, as a runner does while workers are idle."""
+        self.take(self.engine.ask(self.engine.view.capacity(0.0), 0.0))
         return self
 
     def join(self) -> Bench:
@@ -283,7 +291,7 @@ def test_replay_of_choices_is_identical() -> None:
     bench = ladder(8, 4, 1)
     assert [row["trial"] for row in bench.rows] == [0, 1, 2, 3, 0]
     assert bench.rows[-1]["devices"] == [[0, 1], [2, 2], [4, 8]]
-    answer = replay(Ladder((8, 4, 1)), bench.log, Objective.single("loss", "minimize"))
+    answer = replay(Ladder((8, 4, 1)), bench.log, LOSS)
     assert answer.identical
     assert answer.calls == len([each for each in bench.log if each["kind"] != "devices"])
     words = in_words(bench.rows[-1])
@@ -411,3 +419,78 @@ def test_needs_decide_which_workers_count() -> None:
     )
     bench.tell(WorkersJoined(workers=joined))
     assert bench.run().devices[0] == ((0, 1), (2, 2))
+
+
+def minutes(devices: int) -> float:
+    return 60.0 / devices
+
+
+def begun_alone(workers: int = 4, trials: int = 1, **options: Any) -> tuple[Bench, RunStage]:
+    """Return a run whose first trial has trained a step on one device; its stage."""
+    kept = (trials, 1, 1)
+    bench = Bench(workers, Scale(max=workers), minutes, **options).begin(Ladder(kept)).join()
+    order = bench.orders.pop(0)
+    bench.tell(Progress(attempt=order.attempt, step=1, seconds=60.0))
+    return bench, order
+
+
+def test_a_running_stage_gets_the_idle_workers() -> None:
+    bench, order = begun_alone()
+    assert bench.ask().stops == [order.attempt]
+    end_early(bench, order, 1)
+    assert bench.devices == [((0, 1), (1, 4))]
+    assert [row["devices"] for row in bench.rows] == [[[0, 1], [1, 4]]]
+    assert bench.run().trials[0].steps == 8
+    assert bench.trained == [(0.1, 4, 1, 2), (0.1, 4, 2, 4), (0.1, 4, 4, 8)]
+    assert bench.dispatcher.steps_repeated == 0
+
+
+def test_a_stage_that_ends_before_it_is_stopped_keeps_one_device() -> None:
+    bench, order = begun_alone()
+    bench.ask().train(order)
+    assert bench.devices[0] == ((0, 1), (2, 4))
+    assert bench.run().trials[0].steps == 8
+
+
+def test_workers_taken_meanwhile_do_not_hold_a_stage_up() -> None:
+    bench, order = begun_alone()
+    bench.ask()
+    for worker in [f"w{n}" for n in range(4) if f"w{n}" != order.worker][:2]:
+        bench.tell(WorkerLost(worker=worker))
+    end_early(bench, order, 1)
+    assert bench.devices == [((0, 1), (1, 2))]
+    assert bench.run().trials[0].steps == 8
+
+
+def test_a_run_cut_off_in_a_growth_asks_for_the_rest() -> None:
+    before, _ = begun_alone()
+    before.ask()
+    again = Bench(4, Scale(max=4), minutes, trials=before.trials)
+    again.resume(Ladder((1, 1, 1)), before).join()
+    assert again.run().trials[0].steps == 8
+    assert again.trained[0] == (0.1, 1, 0, 2)
+
+
+def test_a_grown_trial_keeps_its_devices_after_a_crash() -> None:
+    before, order = begun_alone()
+    end_early(before.ask(), order, 1)
+    again = Bench(4, Scale(max=4), minutes, trials=before.trials)
+    again.resume(Ladder((1, 1, 1)), before).join().run()
+    assert again.trained == [(0.1, 4, 1, 2), (0.1, 4, 2, 4), (0.1, 4, 4, 8)]
+    assert again.rows == []
+    assert replay(Ladder((1, 1, 1)), [*before.log, *again.log], LOSS).identical
+
+
+def test_no_stage_is_stopped_while_its_speed_is_unknown() -> None:
+    bench = Bench(4, Scale(max=4), minutes).begin(Ladder((1, 1, 1))).join()
+    assert bench.ask().stops == []
+
+
+def test_stages_trained_alone_do_not_grow() -> None:
+    bench, _ = begun_alone(trains_alone=True)
+    assert bench.ask().stops == []
+
+
+def test_stages_do_not_grow_into_busy_workers() -> None:
+    bench, _ = begun_alone(workers=2, trials=2)
+    assert bench.ask().stops == []

@@ -149,3 +149,56 @@ def test_scale_that_is_none_of_ours_is_refused() -> None:
 )
 def test_step_seconds_pass_the_devices_by_name(given: Seconds) -> None:
     assert step_seconds(given)({}, "slow", 4) == 4
+
+
+def minutes(values: Mapping[str, Any], devices: int) -> float:
+    return 60.0 / devices
+
+
+def whole(trials: int, seconds: Seconds = minutes, **options: Any) -> Simulation:
+    """Simulate trainings of 16 steps each, which the tuner asks for at once, on 8 workers."""
+    tuner = dt.algos.Random(dt.Space(lr=dt.Float(0.1, 1.0)), trials=trials, max_steps=16, seed=0)
+    return dt.simulate(
+        tuner, curve, workers=8, scale=dt.Scale(max=8), seconds_per_step=seconds, **options
+    )
+
+
+def test_last_trial_of_a_study_grows_while_it_trains() -> None:
+    found = whole(9)
+    assert devices(found) == [((0, 1),), ((0, 1), (1, 8))]
+    assert found.seconds == 60 * (16 + 1 + 15 / 8)
+    assert found.steps_repeated == 0
+    assert found.steps_executed == 9 * 16
+
+
+def test_two_last_trials_share_the_idle_workers() -> None:
+    found = whole(10)
+    assert devices(found) == [((0, 1),), ((0, 1), (1, 4))]
+    assert found.steps_repeated == 0
+
+
+def test_stages_that_end_soon_are_not_stopped_to_grow() -> None:
+    # Eight workers would save 13 of 15 seconds; more than 10 s must be left of it.
+    assert devices(whole(9, lambda values, devices: 1.0 / devices))[1:] == [((0, 1), (1, 8))]
+    assert devices(whole(9, lambda values, devices: 0.7 / devices)) == [((0, 1),)]
+
+
+def test_growth_that_does_not_pay_is_tried_once() -> None:
+    found = whole(9, lambda values, devices: 60.0)
+    assert devices(found) == [((0, 1),), ((0, 1), (1, 8), (5, 1))]
+    assert found.steps_repeated == 0
+
+
+def test_trials_of_a_trunk_grow_together() -> None:
+    space = dt.Space(
+        lr=[dt.sequences.Piecewise([0.1, 0.2], boundaries=[12]), dt.sequences.Constant(0.1)]
+    )
+    found = dt.simulate(
+        dt.algos.Grid(space, max_steps=16),
+        curve,
+        workers=8,
+        scale=dt.Scale(max=8),
+        seconds_per_step=minutes,
+    )
+    assert devices(found) == [((0, 1), (1, 4))]
+    assert (found.steps_executed, found.steps_repeated) == (20, 0)
