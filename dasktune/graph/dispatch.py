@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
 from functools import partial
+from itertools import chain
 from typing import assert_never
 
 from dasktune.graph.attempts import Attempt, DispatchOptions, Slot
@@ -749,15 +750,12 @@ class Dispatcher:
         if is_blameless:
             self._release(attempt)
             return
-        node, worker = attempt.node_at(min(event.step + 1, attempt.leaf.stop)), attempt.worker
+        node = attempt.node_at(min(event.step + 1, attempt.leaf.stop))
         if node.is_alone:
             node = attempt.leaf  # it is trained anew as a whole
-        trust = self._placing.trust
-        self.frontier.raised(node, event.step, worker, trust.host_of(worker))
-        for lender in attempt.lenders:
-            # It may be the reason, too, though the stage was tried once.
-            self.frontier.work(node).raised_on[lender] = trust.host_of(lender)
-        for member in (worker, *attempt.lenders):
+        hosts = {each: self._placing.trust.host_of(each) for each in attempt.workers}
+        self.frontier.raised(node, event.step, hosts)
+        for member in attempt.workers:
             for place in self._placing.raised(member, (node, event.step), event.message, now):
                 self.frontier.excuse(place, member)
         self._release(attempt)
@@ -782,7 +780,9 @@ class Dispatcher:
         errors = work.errors.get(step, [])
         if len(errors) < options.least_tries:
             return False
-        proven = set(filter(self._placing.trust.has_trained, errors))
+        if self.frontier.workers_of(node) > 1:
+            return not self._placing.may_try_other_gang(node)
+        proven = set(filter(self._placing.trust.has_trained, chain.from_iterable(errors)))
         return (
             len(proven) >= options.workers_tried
             or len(work.raised_on) >= options.most_workers_tried

@@ -13,7 +13,7 @@ The *active* nodes are exactly those in `dasktune.graph.tree.build_stage_tree`.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import chain
@@ -80,8 +80,8 @@ class Work:
     raised_on
         The workers on which its training raised, with the host of each.
     errors
-        The workers on which it raised and that are trusted, by the step after which it did; a
-        worker is there as often as it raised.
+        The gangs on which it raised and whose workers are trusted, by the step after which it did;
+        a gang is there as often as it raised, its own worker first.
     losses
         How often in a row it was lost with a worker, no further than at `lost_at`.
     lost_at
@@ -122,12 +122,18 @@ class Work:
         self.seconds = 0.0
         self.failed: Failure | None = None
         self.raised_on: dict[str, str] = {}
-        self.errors: dict[Step, list[str]] = {}
+        self.errors: dict[Step, list[tuple[str, ...]]] = {}
         self.losses = 0
         self.lost_at: Step = -1
         self.version = 0
         self.heap: list[Entry] = []
         self.backlog: tuple[Group, float] | None = None
+
+    @property
+    def gangs(self) -> frozenset[frozenset[str]]:
+        """The gangs of several trusted workers on which it raised."""
+        errors = chain.from_iterable(self.errors.values())
+        return frozenset(frozenset(gang) for gang in errors if len(gang) > 1)
 
 
 class Frontier:
@@ -446,18 +452,24 @@ class Frontier:
         ]
         return max(ready)[-1] if ready else None
 
-    def raised(self, node: Node, step: Step, worker: str, host: str) -> None:
-        """Note that the step after `step` raised on a worker of a host."""
+    def raised(self, node: Node, step: Step, hosts: Mapping[str, str]) -> None:
+        """Note that the step after `step` raised on a gang.
+
+        Parameters
+        ----------
+        hosts
+            The host of each of its workers, its own worker first.
+        """
         work = self.work(node)
-        work.raised_on[worker] = host
-        work.errors.setdefault(step, []).append(worker)
+        work.raised_on.update(hosts)
+        work.errors.setdefault(step, []).append(tuple(hosts))
         self._raised[node] = None
 
     def excuse(self, place: Place, worker: str) -> None:
         """Take back an error after a place: its worker is put aside, so it proves nothing."""
         node, step = place
         errors = self.work(node.holder(step + 1)).errors
-        errors[step] = [other for other in errors.get(step, ()) if other != worker]
+        errors[step] = [gang for gang in errors.get(step, ()) if worker not in gang]
 
     def ready(self) -> Iterator[Node]:
         """Yield the stages that could start now, in no order."""

@@ -8,12 +8,18 @@ ended; none of its workers is in another gang, or gets another stage, meanwhile.
 A gang begins once enough workers of a class are idle. Until then the first stage that waits for
 one keeps those that are: stages of one worker would find an idle one each time, and a gang never
 enough of them.
+
+Where a stage raises on a gang, nobody knows which of its workers is broken, if one is: those that
+were in every gang on which the stage raised are *suspects*. The next gang has as few of them as
+possible, so that no single broken worker fails a trial that others can train.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import combinations
 
 from dasktune.graph.attempts import Attempt, Slot
 from dasktune.graph.devices import DEVICES, devices_at
@@ -191,7 +197,7 @@ class Gangs:
         node: Node,
         workers: Iterable[str],
         allowed: Iterable[Slot],
-        raised_on: Collection[str],
+        failed: Collection[frozenset[str]],
     ) -> tuple[Slot, tuple[str, ...]] | None:
         """Return the own worker of a stage, and its lenders; None if too few are idle.
 
@@ -204,8 +210,8 @@ class Gangs:
             Idle workers.
         allowed
             The slots of one class of which one may be its own.
-        raised_on
-            The workers on which the stage raised: others lend first.
+        failed
+            The gangs on which the stage raised: others are waited for, if there are others.
         """
         own = {slot.worker: slot for slot in allowed if self._is_free(slot.worker, node.needs)}
         kinds = {slot.kind for slot in own.values()}
@@ -218,20 +224,68 @@ class Gangs:
         if not own or len({*own, *free}) < count:
             return None
         there = Counter(map(self._host_of, free))
+        blame = Counter(worker for gang in failed for worker in gang)
 
-        def distance(slot: Slot) -> tuple[int, bool, int]:
+        def distance(slot: Slot) -> tuple[int, int, bool, int]:
             near = there[self._host_of(slot.worker)]
-            return max(0, count - near), slot.last is not node.parent, near
+            return (
+                blame[slot.worker],
+                max(0, count - near),
+                slot.last is not node.parent,
+                near,
+            )
 
         first = min(own.values(), key=distance)
         host = self._host_of(first.worker)
 
-        def remoteness(worker: str) -> tuple[bool, bool, int]:
+        def remoteness(worker: str) -> tuple[int, bool, int]:
             at = self._host_of(worker)
-            return worker in raised_on, at != host, -there[at]
+            return blame[worker], at != host, -there[at]
 
         others = sorted((each for each in free if each != first.worker), key=remoteness)
-        return first, tuple(others[: count - 1])
+        lenders = tuple(others[: count - 1])
+        if not failed:
+            return first, lenders
+        able = self._able(node, first.kind)
+        if self._has_untried(node, able, failed):
+            choices = combinations(others, count - 1)  # the best first; few of them have failed
+            untried = (each for each in choices if {first.worker, *each} not in failed)
+            lenders = next(untried, ())
+        suspects = frozenset.intersection(*failed)
+        least = max(0, count - len(able - suspects))
+        waits = not lenders or len(suspects & {first.worker, *lenders}) > least
+        return None if waits else (first, lenders)
+
+    def may_try_another(
+        self, node: Node, failed: Collection[frozenset[str]], *, most: int, most_suspected: int
+    ) -> bool:
+        """Whether a stage that raised on some gangs shall be tried on another one.
+
+        Parameters
+        ----------
+        most, most_suspected
+            The number of gangs that are tried: where no single worker can be the reason any more,
+            and where one can.
+        """
+        suspects = frozenset.intersection(*failed) if failed else frozenset()
+        if len(failed) >= (most_suspected if suspects else most):
+            return False
+        kinds = dict.fromkeys(slot.kind for slot in self._usable())
+        return any(self._has_untried(node, self._able(node, kind), failed) for kind in kinds)
+
+    def _has_untried(
+        self, node: Node, able: frozenset[str], failed: Collection[frozenset[str]]
+    ) -> bool:
+        """Whether some workers make a gang on which a stage has not raised."""
+        return math.comb(len(able), self.workers_of(node)) > sum(gang <= able for gang in failed)
+
+    def _able(self, node: Node, kind: str) -> frozenset[str]:
+        """Return the workers of a class that may train a stage together."""
+        return frozenset(
+            slot.worker
+            for slot in self._usable()
+            if slot.kind == kind and self._may_join(slot.worker, node.needs)
+        )
 
     def _may_join(self, worker: str, wanted: Wanted) -> bool:
         """Whether a worker may be one of a gang for a stage with these needs of its trials."""

@@ -202,6 +202,14 @@ class Placing:
             for worker in filter(self._may_have_stages, self.slots)
         )
 
+    def may_try_other_gang(self, node: Node) -> bool:
+        """Whether a stage that raised on several workers may be trained by others together."""
+        return self.gangs.may_try_another(
+            *(node, self._frontier.work(node).gangs),
+            most=self._options.workers_tried,
+            most_suspected=self._options.most_workers_tried,
+        )
+
     def retire(self, worker: str) -> None:
         """Give a worker nothing more to do."""
         if worker in self.slots:
@@ -375,8 +383,8 @@ class Placing:
     ) -> Placement | None:
         """Return a stage with one of some slots and what it takes else; None if it must wait."""
         if self.gangs.is_open and self.gangs.workers_of(node) > 1:
-            raised_on = self._frontier.work(node).raised_on
-            gang = self.gangs.gather(node, workers, slots, raised_on)
+            work = self._frontier.work(node)
+            gang = self.gangs.gather(node, workers, slots, work.gangs if work.errors else ())
             return None if gang is None else Placement(node, *gang)
         return Placement(node, next((slot for slot in slots if slot.last is node.parent), slots[0]))
 
@@ -626,6 +634,8 @@ class Placing:
         """
         fits = partial(self._fits, node)
         usable = [slot for slot in self._usable() if fits(slot)]
+        if self.gangs.is_open and self.gangs.workers_of(node) > 1:
+            return usable  # `Gangs.gather` chooses
         untried = [slot for slot in usable if slot.worker not in raised_on]
         hosts = set(raised_on.values())
         on_other_hosts = [slot for slot in untried if self.trust.host_of(slot.worker) not in hosts]

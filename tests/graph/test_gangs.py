@@ -269,6 +269,51 @@ def test_failed_gang_is_tried_on_other_workers() -> None:
     assert table.tell(Failed(attempt="0-a", step=1, message="boom")) == [(1, "w2", "w3")]
 
 
+def tries(count: int, devices: int, *broken: str, step: Step) -> list[Any]:
+    """Return the gangs of a trial on workers of which some raise, and how it ends."""
+    table = Table(*workers(*(f"w{n}" for n in range(count))))
+    said, gangs = table.trial(devices), []
+    while said and said[0][0] != "fail":
+        ((attempt, *gang),) = said
+        gangs.append({*gang})
+        if {*broken}.isdisjoint(gang):
+            table.train(attempt, 8)
+            return gangs
+        said = table.tell(Failed(attempt=f"{attempt}-a", step=step, message="boom"))
+    return [*gangs, said[0]]
+
+
+@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize(("count", "devices"), [(3, 2), (4, 2), (4, 3), (5, 3), (8, 4), (8, 7)])
+def test_one_broken_worker_fails_no_trial_that_others_train(
+    count: int, devices: int, step: Step
+) -> None:
+    for broken in range(count):
+        gangs = tries(count, devices, f"w{broken}", step=step)
+        assert isinstance(gangs[-1], set), f"w{broken} is broken: {gangs}"
+        assert f"w{broken}" not in gangs[-1]
+
+
+@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize(("count", "devices", "most"), [(2, 2, 2), (3, 2, 3), (4, 2, 3), (8, 4, 3)])
+def test_trial_that_raises_in_every_gang_fails_soon(
+    count: int, devices: int, most: int, step: Step
+) -> None:
+    names = [f"w{n}" for n in range(count)]
+    *gangs, failure = tries(count, devices, *names, step=step)
+    assert failure == ("fail", 0, "boom")
+    assert 2 <= len(gangs) <= most
+
+
+def test_gang_that_raised_waits_for_a_busy_worker() -> None:
+    table = Table(*workers("w0", "w1", "w2"))
+    table.trial(1)
+    assert table.trial(2) == [(1, "w1", "w2")]
+    assert table.tell(Failed(attempt="1-a", step=1, message="boom")) == []
+    assert table.view.gathering
+    assert table.train(0, 8) == [(2, "w0", "w1")]
+
+
 def test_devices_that_a_worker_has_need_no_lender() -> None:
     table = Table(*workers("w0", "w1", resources={"GPU": 2}), needs=Needs.of({"GPU": 2}))
     assert table.trial(2) == [(0, "w0")]
