@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import tomllib
 from pathlib import Path
 
@@ -16,10 +17,10 @@ import dasktune
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-FRAMEWORKS = {"jax", "lightgbm", "sklearn", "test-integrations", "xgboost"}
-"""Extras that environment.yml leaves out: users install the one framework that they train with."""
+TOOLS = {"docs", "mutation", "test", "test-integrations"}
+"""Extras for the development of dasktune itself; the page on installation leaves them out."""
 
-NAMED = {"dask", "distributed", "torch", "fsspec", "s3fs", "zarr", "numpy", "optuna"}
+CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 
 
 def requirements(lines: list[str]) -> dict[str, Requirement]:
@@ -125,15 +126,25 @@ def test_conda_specs_are_strictly_valid() -> None:
     assert str(python.version) == PROJECT["requires-python"]
 
 
-def test_conda_users_get_what_pyproject_asks_for() -> None:
-    pip = environment()[1]
-    assert pip[-1] == "--editable ."
-    listed = requirements(pip[:-1])
-    extras = set(PROJECT["optional-dependencies"]) - {"mutation", "test"} - FRAMEWORKS
-    assert listed.keys() >= NAMED
-    assert {name: lower_bound(one) for name, one in listed.items()} == {
-        name: lower_bound(one) for name, one in declared(*extras).items()
-    }
+def test_conda_users_get_torch_for_cpus_and_no_extra_more() -> None:
+    option, *pip = environment()[1]
+    assert option.split() == ["--extra-index-url", CPU_BUILDS]
+    listed = {name: lower_bound(asked) for name, asked in requirements(pip).items()}
+    assert listed == {name: lower_bound(asked) for name, asked in declared("torch").items()}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
+def test_the_pages_install_torch_for_cpus_first(page: str) -> None:
+    """pip keeps a torch that is there, so that the second line draws no CUDA."""
+    text = (ROOT / page).read_text()
+    first = f"pip install torch --index-url {CPU_BUILDS}"
+    assert text.index(first) < text.index("pip install '.[torch]'")
+
+
+def test_extras_of_the_installation_page_are_those_of_pyproject() -> None:
+    page = (ROOT / "docs" / "install.md").read_text()
+    named = set(re.findall(r"^\| `(\w+)` ", page, re.MULTILINE))
+    assert named == set(PROJECT["optional-dependencies"]) - TOOLS
 
 
 def test_the_installed_version_is_the_packages() -> None:

@@ -16,13 +16,26 @@ from tests.forked import run_forked
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+(FIRST,) = (block for block in BLOCKS if block.startswith("# first.py"))
+(TUNE,) = (block for block in BLOCKS if block.startswith("# tune.py"))
+
+
+@pytest.mark.process
+def test_the_first_result_is_what_the_readme_says(tmp_path: Path) -> None:
+    (tmp_path / "first.py").write_text(FIRST)
+    done = run_forked([sys.executable, str(tmp_path / "first.py")], cwd=tmp_path, text=True)
+    assert done.returncode == 0, done.stderr
+    printed = re.search(r"`python first.py` prints \"(.*?)\"", README)
+    assert printed is not None
+    assert printed[1] in done.stdout + done.stderr
+    assert "'lr': 'MultiStep(0.1, milestones=[10], gamma=2)'" in done.stdout
 
 
 def test_the_study_file_in_the_readme_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "tune.py"
-    path.write_text(BLOCKS[0])
+    path.write_text(TUNE)
     spec = spec_from_file_location("readme_tune", path)
     assert spec is not None
     assert spec.loader is not None
@@ -39,7 +52,7 @@ def test_the_study_file_in_the_readme_trains(
 
 @pytest.mark.process
 def test_readme_commands_predict_record_and_replay(tmp_path: Path) -> None:
-    (tmp_path / "tune.py").write_text(BLOCKS[0])
+    (tmp_path / "tune.py").write_text(TUNE)
     section = README.split("## A target, and a time")[1].split("\n## ")[0]
     assert "--orders 25" in section
     section = section.replace("--orders 25", "--orders 2")
