@@ -95,21 +95,23 @@ def test_the_page_of_fingerprints_shows_what_is_printed(
 
 
 @pytest.mark.process
-def test_the_function_of_the_page_trains_as_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "steps"), [("loop", 2 * (4 + 2 + 2)), ("drawn", 4 * 6)])
+def test_the_functions_of_the_page_train_as_alone(
+    name: str, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: Client
 ) -> None:
     page = (DOCS / "functions.md").read_text()
-    (study_file,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (study_file,) = (block for block in blocks if block.startswith(f"# {name}.py\n"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "loop.py").write_text(study_file)
-    loop = import_module("loop")
+    (tmp_path / f"{name}.py").write_text(study_file)
+    loop = import_module(name)
     study = loop.study()
-    study.optimize(loop.tuner(), workers=1, progress=False, check=False)
-    assert study.summary()["steps_executed"] == 2 * (4 + 2 + 2)
+    study.optimize(loop.tuner(), client=one_worker, progress=False, check=False)
+    assert study.summary()["steps_executed"] == steps
     for trial in study.trials:
         assert run_alone(loop.train, trial.sequences, 6).metrics == trial.metrics
-    sys.modules.pop("loop")
+    sys.modules.pop(name)
 
 
 @pytest.fixture(scope="module")

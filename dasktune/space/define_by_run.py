@@ -1,6 +1,7 @@
 """Define-by-run spaces: a function that suggests values and returns hyper-parameters.
 
-As in Optuna's objectives, a suggestion may depend on the values before it.
+As in Optuna's objectives, a suggestion may depend on the values before it. The function may also be
+the one that trains: its suggestions then come first, and it is run as far as these go.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import numpy as np
 
@@ -22,6 +23,16 @@ from dasktune.types import Value
 
 _PROBES: Final = 8
 """Random points at which a new function is tried."""
+
+
+OF_A_RUN: Final = frozenset(
+    {"config", "device", "keep_fixed", "loader", "report", "seed", "state", "steps", "track"}
+)
+"""Names of a `dasktune.Run` at which the suggestions of a training function end."""
+
+
+class _SuggestionsEnded(BaseException):
+    """Raised where a training function first uses its run for more than suggestions."""
 
 
 class Suggesting:
@@ -61,6 +72,38 @@ class Suggesting:
         )
         return self._suggest(name, options)
 
+    def __getitem__(self, name: str) -> object:
+        """Return a value that was suggested before."""
+        if name not in self._asked:
+            raise _SuggestionsEnded
+        return self._asked[name][1]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in OF_A_RUN:
+            raise _SuggestionsEnded
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def ended(self) -> dict[str, object]:
+        """Return the hyper-parameters of a training function that has suggested all of them.
+
+        Raises
+        ------
+        ConfigurationError
+            If there are none, or options that have no plain value.
+        """
+        if not self._asked:
+            raise ConfigurationError(
+                "a training function must suggest its values before it uses its run otherwise, "
+                "got no suggestion; or give its tuner a Space"
+            )
+        refuse(
+            f"{name}: choices of a training function must be plain values, got {option!r}"
+            for name, (domain, _) in self._asked.items()
+            for option in (domain.options if isinstance(domain, Choice) else ())
+            if isinstance(option, Sequence | tuple)
+        )
+        return {name: value for name, (_, value) in self._asked.items()}
+
     @property
     def params(self) -> dict[str, Value]:
         """The values so far by name, as tables show them."""
@@ -96,7 +139,8 @@ class DefinedByRun:
     function
         A function that calls ``suggest_float``, ``suggest_int`` and ``suggest_categorical``,
         with the same meaning as in Optuna, and returns the hyper-parameters: plain values or
-        sequences by name.
+        sequences by name. Or a function that trains (see `dasktune.Run`): it is run up to the first
+        use of its run that is no suggestion, and its hyper-parameters are the suggested values.
 
     Raises
     ------
@@ -129,7 +173,10 @@ class DefinedByRun:
         recorder = RecordingChooser(chooser)
         suggesting = Suggesting(recorder)
         try:
-            returned = self._function(suggesting)
+            try:
+                returned = self._function(suggesting)
+            except _SuggestionsEnded:
+                returned = suggesting.ended()
         except ConfigurationError as error:
             where = self._line(error.__traceback__)
             raise ConfigurationError(*(f"{where}: {text}" for text in error.problems)) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from types import FrameType
@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from dasktune.errors import StateError, TrainerError, refuse
+from dasktune.errors import StateError, TrainerError, UnknownValueError, refuse
+from dasktune.space.domains import Choice, Float, Int
 from dasktune.trainer import attributes
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.data import ResumableLoader
@@ -105,6 +106,60 @@ class Run(Mapping[str, Value]):
         if name not in self:
             return default
         return self[name]
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """Return the value of a hyper-parameter that this function's tuner has drawn.
+
+        Suggestions come first in a function: its tuner, such as ``dasktune.algos.ASHA(train,
+        ...)``, runs it up to the first use of the run that is no suggestion.
+
+        Parameters
+        ----------
+        name
+            Of the hyper-parameter.
+        low, high, step, log
+            See `dasktune.space.Float`.
+
+        Raises
+        ------
+        TrainerError
+            If the tuner does not know the name, or the value is not of this domain.
+        """
+        return float(self._suggested(name, Float(low, high, step=step, log=log)))
+
+    def suggest_int(
+        self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
+    ) -> int:
+        """Return the value of an integer; see `suggest_float` and `dasktune.space.Int`."""
+        return int(self._suggested(name, Int(low, high, step=step, log=log)))
+
+    def suggest_categorical(self, name: str, choices: Iterable[Value]) -> Any:
+        """Return one of the plain values; see `suggest_float`."""
+        return self._suggested(name, Choice(choices))
+
+    def _suggested(self, name: str, domain: Float | Int | Choice) -> Any:
+        if self._is_looping:
+            raise TrainerError(
+                f"{name!r} must be suggested before the loop over run.steps(); in the loop, "
+                f"run[{name!r}] is its value"
+            )
+        if name not in self._values:
+            known = ", ".join(sorted(self._values))
+            raise UnknownValueError(
+                f"the value of {name!r} must be suggested before the run is used otherwise "
+                "(run.loader, run.track, run.steps and so on), or be in the tuner's space; the "
+                f"space has: {known}"
+            )
+        value = self._values[name]
+        if isinstance(domain, Choice):
+            is_in = any(_is_same(option, value) for option in domain.options)
+        else:
+            is_in = isinstance(value, int | float) and value in domain
+        if not is_in:
+            raise TrainerError(f"the value of {name!r} must be in {domain}, got {value!r}")
+        return value
 
     # -------------------------------------------------------------------- what is saved
 

@@ -1,0 +1,171 @@
+"""Training functions that suggest their values: what is drawn, and what is trained."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import optuna
+import pytest
+import torch
+from torch import nn
+
+import dasktune as dt
+from dasktune.errors import ConfigurationError, TrainerError, UnknownValueError
+from dasktune.sequences import Constant, MultiStep
+from dasktune.space import DefinedByRun
+from dasktune.space.define_by_run import OF_A_RUN, Suggesting
+from dasktune.trainer.check_resume import check_resume
+from dasktune.trainer.function import Run
+from dasktune.trainer.lifecycle import run_alone
+
+X = torch.linspace(-1, 1, 60).reshape(20, 3).sin()
+
+
+def train(run):
+    lr = run.suggest_float("lr", 1e-3, 1e-1, log=True)
+    kind = run.suggest_categorical("optimizer", ["sgd", "adam"])
+    model = nn.Linear(3, run.suggest_int("width", 2, 8, step=2))
+    if kind == "sgd":
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=lr, momentum=run.suggest_float("momentum", 0.0, 0.9)
+        )
+    else:
+        optimizer = torch.optim.Adam(model.parameters(), lr=run["lr"])
+    run.track(model, optimizer)
+    for _ in run.steps():
+        optimizer.zero_grad()
+        loss = model(X).square().mean()
+        loss.backward()
+        optimizer.step()
+        run.report(loss=loss.item())
+
+
+SPACE = DefinedByRun(train)
+
+
+def test_the_space_has_what_the_function_suggests():
+    drawn = [SPACE.sample(np.random.default_rng(seed)) for seed in range(20)]
+    names = {tuple(each.sequences) for each in drawn}
+    assert names == {
+        ("lr", "optimizer", "width", "momentum"),
+        ("lr", "optimizer", "width"),
+    }
+    assert all(type(value) is Constant for each in drawn for value in each.sequences.values())
+    assert {each.params["width"] for each in drawn} == {2, 4, 6, 8}
+
+
+def test_a_run_ends_the_suggestions_with_all_else_that_it_has():
+    run = Run({}, seed=0, device="cpu", config={})
+    assert all(hasattr(run, name) for name in OF_A_RUN)
+    suggestions = {"suggest_float", "suggest_int", "suggest_categorical"}
+    users = {name for name, each in vars(Run).items() if callable(each) and name[0] != "_"}
+    assert users - OF_A_RUN - suggestions == {"get", "change", "begin"}
+    assert not OF_A_RUN & vars(Suggesting).keys()
+
+
+def test_what_is_trained_is_what_was_drawn():
+    seen = []
+
+    def noting(run):
+        seen.append((run.suggest_float("lr", 0, 1), run.suggest_int("width", 1, 9)))
+        for _ in run.steps():
+            run.report(loss=0)
+
+    drawn = DefinedByRun(noting).sample(np.random.default_rng(3))
+    run_alone(noting, drawn.sequences, 1)
+    assert seen[-2] == seen[-1] == tuple(drawn.params.values())
+
+
+@pytest.mark.parametrize("sampler", [None, "TPE"])
+@pytest.mark.process
+def test_a_study_gives_each_trial_what_it_is_alone(tmp_path, one_worker, sampler):
+    options = {}
+    if sampler:
+        options["sampler"] = optuna.samplers.TPESampler(n_startup_trials=2, seed=0)
+    study = dt.create_study(train, name="by run", storage=tmp_path, metric="loss")
+    tuner = dt.algos.Random(train, trials=5, max_steps=3, seed=1, **options)
+    study.optimize(tuner, client=one_worker, progress=False, check=False)
+    assert len(study.trials) == 5
+    assert {"momentum" in trial.params for trial in study.trials} == {True, False}
+    for trial in study.trials:
+        assert run_alone(train, trial.sequences, 3).metrics == trial.metrics
+    study.close()
+    gc.collect()
+
+
+@pytest.mark.process
+def test_the_check_passes():
+    values = {"lr": 0.05, "optimizer": "sgd", "width": 4, "momentum": 0.5}
+    assert check_resume(train, values).ok
+
+
+def test_a_changing_value_is_suggested_as_it_begins():
+    seen = []
+
+    def changing(run):
+        seen.append(run.suggest_float("lr", 0.0, 1.0))
+        for _ in run.steps():
+            seen.append(run["lr"])
+            run.report(loss=0)
+
+    run_alone(changing, {"lr": MultiStep(0.5, milestones=[1], gamma=0.5)}, 2)
+    assert seen == [0.5, 0.5, 0.25]
+
+
+def first_uses_the_run(run):
+    run.track(nn.Linear(1, 1))
+    run.suggest_float("lr", 0, 1)
+
+
+def suggests_sequences(run):
+    run.suggest_categorical("lr", [0.1, MultiStep(0.1, [2], 0.1)])
+    run.steps()
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (first_uses_the_run, "must suggest its values before it uses its run otherwise"),
+        (suggests_sequences, "lr: choices of a training function must be plain values"),
+    ],
+)
+def test_a_function_that_cannot_be_drawn_is_refused(function, words):
+    with pytest.raises(ConfigurationError) as error:
+        dt.algos.ASHA(function, trials=3, max_steps=4)
+    assert words in str(error.value)
+
+
+def failing(body, **values):
+    def function(run):
+        body(run)
+        for _ in run.steps():
+            run.suggest_float("lr", 0, 1)
+
+    with pytest.raises(TrainerError) as error:
+        run_alone(function, values or {"lr": 0.5}, 1)
+    return error.value
+
+
+def test_a_late_suggestion_says_where_it_belongs():
+    error = failing(lambda run: run.suggest_int("width", 1, 3))
+    assert isinstance(error, UnknownValueError)
+    assert str(error).startswith("the value of 'width' must be suggested before the run is used")
+    assert str(error).endswith("the space has: lr")
+    assert str(failing(lambda run: None)) == (
+        "'lr' must be suggested before the loop over run.steps(); in the loop, run['lr'] is its "
+        "value"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        (lambda run: run.suggest_float("lr", 0.6, 1.0), 0.5),
+        (lambda run: run.suggest_int("lr", 0, 1), 0.5),
+        (lambda run: run.suggest_categorical("lr", [0, 2]), False),
+        (lambda run: run.suggest_float("lr", 0, 1), "0.5"),
+    ],
+)
+def test_a_value_of_another_domain_is_refused(body, value):
+    assert "the value of 'lr' must be in " in str(failing(body, lr=value))
