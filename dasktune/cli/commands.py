@@ -17,6 +17,7 @@ from dasktune import __version__
 from dasktune.cli.check import check
 from dasktune.cli.doctor import doctor
 from dasktune.cli.fingerprint import fingerprint
+from dasktune.cli.help import HelpfulCommand, summaries
 from dasktune.cli.options import (
     DONE,
     FAILED,
@@ -28,6 +29,7 @@ from dasktune.cli.options import (
     Target,
     chosen_study,
     flat,
+    open_results,
     open_study,
     print_json,
 )
@@ -59,6 +61,11 @@ class Commands(TyperGroup):
         """Run a command."""
         with _explained():
             return super().invoke(ctx)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a line or more for each command."""
+        with formatter.section("Commands"):
+            formatter.write_dl(summaries(dict(self.commands)))
 
 
 def _say_version(is_asked: bool) -> None:
@@ -130,18 +137,19 @@ def status(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the run status of studies: what runs, failed and waits, and whether the driver lives.
+    """Show what runs, failed and waits, and whether the driver lives.
 
+    Of several studies one line each, the running ones first; --study NAME shows one in full.
     Reads the database alone, and changes nothing: from any terminal, while they run or later.
     """
-    from dasktune.cli.status import read
+    from dasktune.cli.status import in_words, read
 
     def text() -> str:
         studies = read(target, study, config or ())
         if as_json:
             indent = 2 if every is None else None
             return json.dumps([status.to_json() for status in studies], indent=indent)
-        return "\n".join(status.in_words(verbose=verbose) for status in studies) or "no studies"
+        return in_words(studies, verbose=verbose)
 
     if every is None:
         typer.echo(text())
@@ -307,18 +315,29 @@ def export(
 
 
 @app.command()
+@flat
 def report(
-    file: StudyPath,
+    target: Target,
+    *,
     output: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Where to; in the storage if not given.")
     ] = None,
-    config: Config = None,
+    study: Annotated[
+        str | None, typer.Option(help="The study; needed if there are several.")
+    ] = None,
+    stores: StoreFlags,
 ) -> None:
     """Write the HTML report of a study."""
-    study, _ = open_study(file, config)
-    if not study.trials:
-        raise ConfigurationError(f"study {study.name!r} has no trials yet: run it first")
-    typer.echo(str(study.report(output)))
+    from dasktune.report.page import report_path, write_report
+
+    places = stores.places(target, study)
+    database = str(places.database)
+    if target.endswith(".py") and "://" not in database and not Path(database).exists():
+        raise ConfigurationError(f"study {places.study!r} has no trials yet: run it first")
+    with open_results(places) as results:
+        if not results.trials:
+            raise ConfigurationError(f"study {results.name!r} has no trials yet: run it first")
+        typer.echo(str(write_report(results, output or report_path(results))))
 
 
 @app.command()
@@ -355,6 +374,9 @@ app.command()(predict)
 app.command()(simulate)
 app.command()(trace)
 app.command(context_settings=PASSED_ON)(submit)
+
+for registered in app.registered_commands:
+    registered.cls = HelpfulCommand
 
 
 def main() -> None:

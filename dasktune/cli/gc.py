@@ -216,9 +216,11 @@ def seconds_of(text: str) -> float:
 
     Examples
     --------
-    >>> seconds_of("1.5h"), seconds_of("0s")
-    (5400.0, 0.0)
+    >>> seconds_of("1.5h"), seconds_of("0s"), seconds_of("0")
+    (5400.0, 0.0, 0.0)
     """
+    if text.strip() == "0":
+        return 0.0
     match = _SPAN.fullmatch(text)
     if match is None:
         raise ConfigurationError(f"grace must be a time such as 90s, 30m, 1h or 2d, got {text!r}")

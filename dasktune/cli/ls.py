@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dasktune.cli.results import table
-from dasktune.cli.status import DATABASES
+from dasktune.cli.status import DATABASES, check_exists
 from dasktune.cli.study_file import config_in
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.report.formats import count, duration, percent, printable
@@ -29,6 +29,9 @@ MOST_LEASES = 5
 """Leases that are named."""
 
 NONE = "—"
+
+LEGEND = "used: a trial last went on from one; shared: other studies use these checkpoints, too"
+"""The columns of studies that their names alone do not explain."""
 
 SORTS: Mapping[str, tuple[Callable[[Shelf], Any], Callable[[Holding], Any]]] = {
     "study": (
@@ -138,6 +141,8 @@ class Listing:
         lines = table([*map(str, shown[0])], shown[1:]) if len(rows) > 1 else []
         if len(shown) < len(rows):
             lines.append(f"and {len(rows) - len(shown):,} more")
+        if lines and self.places.database is not None and not self.view.checkpoints:
+            lines += ["", LEGEND]
         return "\n".join([*lines, *([""] if lines else []), *self._totals()])
 
     def _study_rows(self) -> list[list[object]]:
@@ -261,11 +266,8 @@ def places_of(
     if _is_database(target):
         store = storage or _store_beside(target)
         return Places(store=store, database=target, study=study)
-    if "://" not in target and not path.is_dir():
-        raise ConfigurationError(
-            "target must be a study file, a storage folder or a database that exists, "
-            f"got {target!r}"
-        )
+    if "://" not in target:
+        check_exists(target)
     return Places(store=target, database=database or _database_beside(target), study=study)
 
 

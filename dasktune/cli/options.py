@@ -31,6 +31,17 @@ Group = TypeVar("Group")
 DONE, FAILED, MISUSED, STOPPED = 0, 1, 2, 130
 """Exit codes."""
 
+HEADINGS = {
+    "ClusterFlags": "Cluster",
+    "SlurmFlags": "SLURM jobs (with --slurm)",
+    "DriverFlags": "Job of the driver",
+    "TimeoutFlags": "Limits",
+    "LimitFlags": "Limits",
+    "AuditFlags": "Check and audit",
+    "LogFlags": "Log",
+}
+"""Headings in the help by option group; options of other groups stand under Options."""
+
 # --------------------------------------------------------------------------- single options
 
 StudyPath = Annotated[
@@ -49,8 +60,11 @@ Config = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Pem = Annotated[str | None, typer.Option(metavar="PEM", help="For tls://, as for dask worker.")]
-SlurmText = Annotated[str | None, typer.Option(help="With --slurm: as for sbatch.")]
+Pem = Annotated[
+    str | None,
+    typer.Option(metavar="PEM", help="For tls://, as for dask worker.", rich_help_panel="Security"),
+]
+SlurmText = Annotated[str | None, typer.Option(help="As for sbatch.")]
 
 # ---------------------------------------------------------------------------- option groups
 
@@ -86,7 +100,11 @@ class ClusterFlags:
     tls_key: Pem = None
     insecure: Annotated[
         bool | None,
-        typer.Option("--insecure", help="Use tcp:// although others could run code there."),
+        typer.Option(
+            "--insecure",
+            help="Use tcp:// although others could run code there.",
+            rich_help_panel="Security",
+        ),
     ] = None
     slurm: Annotated[
         bool | None,
@@ -102,22 +120,16 @@ class SlurmFlags:
     account: SlurmText = None
     qos: SlurmText = None
     walltime: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --slurm: of each job, 4:00:00.")
+        str | None, typer.Option(metavar="TIME", help="Of each job, such as 4:00:00.")
     ] = None
-    cpus_per_worker: Annotated[
-        int | None, typer.Option(min=1, help="With --slurm: cores of each job.")
-    ] = None
+    cpus_per_worker: Annotated[int | None, typer.Option(min=1, help="Cores of each job.")] = None
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="With --slurm: memory of each job, 16GB.")
+        str | None, typer.Option(metavar="SIZE", help="Memory of each job, such as 16GB.")
     ] = None
-    interface: Annotated[
-        str | None, typer.Option(help="With --slurm: network interface, such as ib0.")
-    ] = None
+    interface: Annotated[str | None, typer.Option(help="Network interface, such as ib0.")] = None
     directives: Annotated[
         list[str] | None,
-        typer.Option(
-            "--directive", help="With --slurm: further option of sbatch. May be repeated."
-        ),
+        typer.Option("--directive", help="Further option of sbatch. May be repeated."),
     ] = None
 
 
@@ -244,6 +256,10 @@ def given(*groups: Any) -> dict[str, Any]:
 def _parameters_of(group: type) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):
+        heading = HEADINGS.get(group.__name__)
+        for option in getattr(hints[field.name], "__metadata__", ()):
+            if heading is not None and option.rich_help_panel is None:
+                option.rich_help_panel = heading
         yield inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,

@@ -13,6 +13,7 @@ import typer
 from dasktune.cli.options import (
     DONE,
     FAILED,
+    HEADINGS,
     STOPPED,
     AsJson,
     AuditFlags,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 Connecting = Callable[[], "AbstractContextManager[Client | None]"]
 
+AUDITS = HEADINGS["AuditFlags"]
+
 INTERRUPTED = "interrupted; the same command goes on where it was"
 
 
@@ -60,14 +63,27 @@ def run(
     limits: LimitFlags,
     keep_going: Annotated[
         bool,
-        typer.Option("--keep-going", help="Do not end if the first 10 trials fail alike."),
+        typer.Option(
+            "--keep-going",
+            help="Do not end if the first 10 trials fail alike.",
+            rich_help_panel="Limits",
+        ),
     ] = False,
     check: Annotated[
         bool,
-        typer.Option("--check/--no-check", help="Check an unchecked trainer before it is merged."),
+        typer.Option(
+            "--check/--no-check",
+            help="Check an unchecked trainer before it is merged.",
+            rich_help_panel="Check and audit",
+        ),
     ] = True,
     allow_failed_check: Annotated[
-        bool, typer.Option("--allow-failed-check", help="Merge although the check failed.")
+        bool,
+        typer.Option(
+            "--allow-failed-check",
+            help="Merge although the check failed.",
+            rich_help_panel="Check and audit",
+        ),
     ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Train failed trials again.")
@@ -75,7 +91,9 @@ def run(
     retrain_withdrawn: Annotated[
         bool,
         typer.Option(
-            "--retrain-withdrawn", help="Train again, alone, the trials an audit has withdrawn."
+            "--retrain-withdrawn",
+            help="Train again, alone, the trials an audit has withdrawn.",
+            rich_help_panel="Check and audit",
         ),
     ] = False,
     audits: AuditFlags,

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dasktune.cli.results import shown, table
 from dasktune.cli.study_file import config_in
 from dasktune.errors import ConfigurationError, unknown
+from dasktune.report.formats import duration
 from dasktune.report.status import MOST_FAILED, StudyStatus, status_of
 from dasktune.storage.database.database import Database
+from dasktune.storage.layout import MARKER
 from dasktune.study.config import default_database
 
-__all__ = ["DATABASES", "MOST_FAILED", "StudyStatus", "migrate", "read"]
+__all__ = ["DATABASES", "MOST_FAILED", "StudyStatus", "in_words", "migrate", "read"]
 
 DATABASES = ("sqlite", "postgresql")
 """The first words of database URLs; other URLs are those of checkpoint stores."""
+
+MOST_STORES = 10
+"""Stores that are named where a folder of stores is given in place of one."""
+
+_LEVELS = ("*/", "*/*/", "*/*/*/")
 
 
 def migrate(target: str) -> None:
@@ -79,10 +87,66 @@ def database_of(target: str) -> str:
     if "://" in target:
         is_database = target.partition(":")[0].partition("+")[0] in DATABASES
         return target if is_database else default_database(target)
-    if Path(target).is_dir():
-        return default_database(target)
-    if Path(target).is_file():
-        return target
-    raise ConfigurationError(
-        f"target must be a study file, a storage folder or a database that exists, got {target!r}"
-    )
+    check_exists(target)
+    return default_database(target) if Path(target).is_dir() else target
+
+
+def check_exists(target: str) -> None:
+    """Refuse a path that does not exist, and a folder of stores.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is one of these; with the stores below the folder.
+    """
+    path = Path(target)
+    if not path.exists():
+        raise ConfigurationError(
+            f"no such file or folder: {target!r}; "
+            "target must be a study file, a storage folder or a database that exists"
+        )
+    if path.is_dir() and not any((path / name).exists() for name in ("dasktune.db", MARKER)):
+        stores = [place.parent for level in _LEVELS for place in path.glob(f"{level}{MARKER}")]
+        if stores:
+            names = ", ".join(sorted(map(str, stores))[:MOST_STORES])
+            more = f" and {len(stores) - MOST_STORES} more" if len(stores) > MOST_STORES else ""
+            raise ConfigurationError(f"{target!r} is no store; stores below it: {names}{more}")
+
+
+def in_words(studies: Sequence[StudyStatus], *, verbose: bool = False) -> str:
+    """Return the status of a single study in full, of several one line each.
+
+    Running studies come first, then those with the latest activity.
+
+    Parameters
+    ----------
+    studies
+        As `read` returns them.
+    verbose
+        All in full.
+    """
+    if not studies:
+        return "no studies"
+    ordered = sorted(studies, key=lambda each: (not _is_running(each), -each.last_activity))
+    if verbose or len(studies) == 1:
+        return "\n".join(each.in_words(verbose=verbose) for each in ordered)
+    header = ["study", "status", "trials", "failed", "steps", "best", "last activity"]
+    return "\n".join([*table(header, map(_row, ordered)), "one study in full: --study NAME"])
+
+
+def _row(status: StudyStatus) -> list[object]:
+    open_states = sum(status.trials.get(name, 0) for name in ("RUNNING", "PAUSED"))
+    trials = sum(status.trials.values())
+    return [
+        status.study,
+        "not run" if status.driver is None else status.driver.state,
+        f"{trials - open_states:,} of {trials:,} ended",
+        status.trials.get("FAIL", 0),
+        f"{status.steps_executed:,}",
+        "-" if status.best is None else f"{status.metric} {shown(status.best['value'])}",
+        f"{duration(max(0.0, status.read_at - status.last_activity))} ago",
+    ]
+
+
+def _is_running(status: StudyStatus) -> bool:
+    return status.driver is not None and status.driver.is_alive

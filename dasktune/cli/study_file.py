@@ -99,7 +99,7 @@ def load(path: Path, settings: Iterable[str] = ()) -> StudyFile:
         line of the file.
     """
     if not path.is_file():
-        raise ConfigurationError(f"the study file must exist, there is no file {str(path)!r}")
+        raise ConfigurationError(f"no such file: {str(path)!r}; it must be a study file")
     config = parse_config(settings)
     module = _run(path.resolve())
     missing = [part for part in PARTS if not hasattr(module, part)]

@@ -45,9 +45,18 @@ def watch(
             return
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             for text in _texts(first, read, seconds, sleep):
-                live.update(Text(text), refresh=True)
+                live.update(_fitted(text, console.height), refresh=True)
     except KeyboardInterrupt:
         return
+
+
+def _fitted(text: str, height: int) -> Text:
+    """Return a text that fits a window: a long line is cut, and the last line counts the rest."""
+    lines = text.splitlines()
+    if len(lines) >= height > 1:
+        kept = lines[: height - 2]
+        lines = [*kept, f"... {len(lines) - len(kept)} more lines"]
+    return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
 
 def _texts(

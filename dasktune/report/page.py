@@ -33,6 +33,7 @@ from dasktune.report.tree_svg import described, draw_tree
 from dasktune.results.prediction import INTERVALS, TrialPrediction
 from dasktune.results.summary import Summary, savings_line, withdrawn_text
 from dasktune.storage.database.schema import StageRow
+from dasktune.storage.layout import slug
 from dasktune.types import Direction, Step, TrialState, ValueFunction
 
 HIGHLIGHTED = 5
@@ -121,6 +122,13 @@ class FailureGroup:
     trials: str
     last_line: str
     traceback: str
+
+
+def report_path(study: Any) -> Path:
+    """Return the default file of a study's report: in a local storage, or in this folder."""
+    folder = Path(study.store.url.removeprefix("file://"))
+    name = f"report-{slug(study.name)}.html"
+    return (folder if folder.is_dir() else Path()) / name
 
 
 def write_report(study: Any, path: Path) -> Path:

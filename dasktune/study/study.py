@@ -16,7 +16,6 @@ from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import SearchPlan
 from dasktune.graph.tree import StageTree, build_stage_tree
 from dasktune.results.results import StudyResults
-from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
@@ -191,13 +190,9 @@ class Study:
         path
             The file; if None, a file in a local storage, else in the current folder.
         """
-        from dasktune.report.page import write_report
+        from dasktune.report.page import report_path, write_report
 
-        if path is None:
-            folder = Path(self.store.url.removeprefix("file://"))
-            name = f"report-{layout.slug(self.name)}.html"
-            path = (folder if folder.is_dir() else Path()) / name
-        return write_report(self, Path(path))
+        return write_report(self, report_path(self) if path is None else Path(path))
 
     # --------------------------------------------------------------------- additions
 

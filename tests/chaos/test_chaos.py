@@ -111,7 +111,7 @@ def test_what_hangs_is_told_with_what_every_process_was_doing(forgetful: Path) -
         (("--only", "kill-worker,flood"), "unknown fault 'flood'; known: cut-worker"),
         (("--tuner", "bohb"), "unknown tuner 'bohb'; known: asha, grid, pbt, sha"),
         (("forgetful.py", "--tuner", "asha"), "--tuner is for our own study"),
-        (("missing.py",), "the study file must exist"),
+        (("missing.py",), "no such file: 'missing.py'"),
         (("forgetful.py", "--config", "pase=1"), "unknown config key 'pase'"),
     ],
 )

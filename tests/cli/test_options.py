@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from dasktune import Limits
+from dasktune.cli import app
 from dasktune.cli.options import (
     AuditFlags,
     ClusterFlags,
@@ -75,3 +76,14 @@ def test_groups_cover_all_fields_that_run_and_submit_can_set() -> None:
     assert {f"driver_{name}" for name in names(DriverOptions)} - names(DriverFlags) == {
         "driver_prologue"
     }
+
+
+def test_the_help_of_run_has_groups_and_plain_types() -> None:
+    shown = CliRunner().invoke(app, ["run", "--help"]).stdout
+    headings = [line for line in shown.splitlines() if line.endswith(":") and line[0] != " "]
+    groups = ["Cluster:", "Security:", "SLURM jobs (with --slurm):", "Limits:", "Check and audit:"]
+    assert headings == ["Arguments:", "Options:", *groups, "Log:"]
+    assert "<" not in shown
+    assert "Usage: root run [OPTIONS] FILE\n" in shown
+    commands = CliRunner().invoke(app, ["--help"]).stdout
+    assert "..." not in commands.partition("Commands:")[2]

@@ -74,7 +74,7 @@ def test_trace_names_the_losses_of_an_npz() -> None:
         ([STORE, "--out", "steps.log"], "--out: steps.log exists already"),
         ([STORE, "--out", "missing/a.zarr"], "--out: missing must be a folder that exists"),
         (["runs/other"], "target must be a study file, a storage folder or a database"),
-        (["."], "has no database; say where it is: --database"),
+        (["."], "is no store; stores below it: runs/counting"),
     ],
 )
 def test_trace_refuses_wrong_paths_without_traceback(arguments: list[str], message: str) -> None:

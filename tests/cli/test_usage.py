@@ -93,8 +93,8 @@ def test_an_unknown_metric_is_refused_and_nothing_is_made() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "none.py"], "the study file must exist, there is no file 'none.py'"),
-        (["run", "."], "the study file must exist, there is no file '.'"),
+        (["run", "none.py"], "no such file: 'none.py'; it must be a study file"),
+        (["run", "."], "no such file: '.'; it must be a study file"),
         (["run", "counting.py", "--config", "x"], "must be given as key=value, got 'x'"),
         (
             ["run", "counting.py", "--config", "pauze=1"],
@@ -117,7 +117,7 @@ def test_an_unknown_metric_is_refused_and_nothing_is_made() -> None:
         (["check", "counting.py", "--total", "13"], "total must be <= 12"),
         (["check", "counting.py", "--split", "12"], "split must be >= 1 and less than total"),
         (["report", "counting.py"], "study 'counting' has no trials yet: run it first"),
-        (["status", "nowhere"], "that exists, got 'nowhere'"),
+        (["status", "nowhere"], "no such file or folder: 'nowhere'"),
         (["status", ".", "--config", "pause=1"], "config is for a study file, got '.'"),
     ],
 )
