@@ -50,6 +50,7 @@ LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("study", "the study that users create, run and query"),),
     (
         ("integrations", "ready trainers for frameworks, one module each"),
+        ("dashboard", "the live page: a web server that reads the database"),
         ("doctor", "checks of cluster, store and database before a study runs"),
         ("testing", "conformance tests for users' own tuners and predictors"),
     ),

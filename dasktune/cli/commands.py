@@ -160,6 +160,25 @@ def status(
 
 
 @app.command()
+def dashboard(
+    target: Target,
+    study: Annotated[str | None, typer.Option(help="Only the study of this name.")] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on loopback; any free one if 0.")
+    ] = 0,
+    config: Config = None,
+) -> None:
+    """Serve a live page about studies, on loopback, until ctrl-C.
+
+    Reads the database alone, and changes nothing: while the studies run, or later. Only the
+    printed address opens the page, since its token is part of it.
+    """
+    from dasktune.cli.dashboard import show
+
+    show(target, study, config or (), port=port)
+
+
+@app.command()
 def migrate(
     target: Annotated[
         str, typer.Argument(help="Storage folder or URL, or a database's file or URL.")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,6 +34,7 @@ from dasktune.errors import ConfigurationError
 if TYPE_CHECKING:
     from distributed import Client
 
+    from dasktune.cli.target import Place
     from dasktune.study.study import Study
 
 Connecting = Callable[[], "AbstractContextManager[Client | None]"]
@@ -96,6 +97,9 @@ def run(
             rich_help_panel="Check and audit",
         ),
     ] = False,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Serve a live page on loopback; print its address.")
+    ] = False,
     audits: AuditFlags,
     log: LogFlags,
 ) -> None:
@@ -134,6 +138,10 @@ def run(
             study.retry_failed()
         if retrain_withdrawn:
             study.retrain_withdrawn()
+        if dashboard:
+            local = {"workers": None, "gpus_per_worker": None, "trials_per_gpu": 1}
+            optimize = partial(optimize, **local)
+            optimize = partial(_with_page, study, place, optimize)
         _optimize(study, optimize, connect)
     page = None if no_report else study.report(report)
     raise typer.Exit(_print_results(study, page, as_json=as_json))
@@ -164,6 +172,25 @@ def _optimize(study: Study, optimize: Callable[..., None], client: Connecting) -
     except KeyboardInterrupt:
         typer.echo(INTERRUPTED, err=True)
         raise typer.Exit(STOPPED) from None
+
+
+def _with_page(
+    study: Study, place: Place, optimize: Callable[..., None], *, client: Client | None, **more: Any
+) -> None:
+    """Optimize while a process of its own serves the live page; print its address and Dask's."""
+    from dasktune.dashboard.process import served
+    from dasktune.driver.run import cluster_of, gpus_per_local_worker
+
+    needs = study.results.options.needs
+    gpus = gpus_per_local_worker(client, place.local_gpus, place.most_per_gpu, needs)
+    with (
+        served(study.study_config.database_url, study.name) as address,
+        cluster_of(client, place.local_workers, gpus, place.most_per_gpu) as connected,
+    ):
+        typer.echo(f"page: {address}", err=True)
+        if connected.dashboard_link:
+            typer.echo(f"Dask: {connected.dashboard_link}", err=True)
+        optimize(client=connected, **more)
 
 
 def _check_writable(report: Path | None) -> None:

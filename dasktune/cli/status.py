@@ -62,14 +62,7 @@ def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> 
     StorageError
         If there is no database, or it cannot be read.
     """
-    path = Path(target)
-    if path.suffix == ".py":
-        config = config_in(path, settings)
-        url, own = config.database_url, config.name
-    elif settings:
-        raise ConfigurationError(f"config is for a study file, got {target!r}")
-    else:
-        url, own = database_of(target), None
+    url, own = database_at(target, settings)
     name = name if name is not None else own
     database = Database(url, create=False)
     try:
@@ -80,6 +73,23 @@ def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> 
         return [status_of(database, row) for row in rows if name in (None, row.name)]
     finally:
         database.close()
+
+
+def database_at(target: str, settings: Sequence[str] = ()) -> tuple[str, str | None]:
+    """Return the URL of a target's database, and the study's name if the target is its file.
+
+    Raises
+    ------
+    ConfigurationError
+        If the target is neither a study file, a store nor a database.
+    """
+    path = Path(target)
+    if path.suffix == ".py":
+        config = config_in(path, settings)
+        return config.database_url, config.name
+    if settings:
+        raise ConfigurationError(f"config is for a study file, got {target!r}")
+    return database_of(target), None
 
 
 def database_of(target: str) -> str:

@@ -306,6 +306,10 @@ KILL_MARGIN_SECONDS = 5.0
 """Time before SLURM kills a job at which its workers stop saving."""
 
 
+PAGE_END_SECONDS = 5.0
+"""Time for the server of a live page to end before it is killed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
     """The times in seconds after which a driver acts by the clock; no result depends on them.

@@ -461,6 +461,23 @@ class Database:
         """Return the trials of a study by number."""
         return self._rows(TrialRow, schema.trials, schema.trials.c.study_id == study_id)
 
+    def trial_marks(self, study_id: int) -> Sequence[tuple[Any, ...]]:
+        """Return (number, state, steps, finite value, until) of all trials, without records.
+
+        A trial with the same mark as before has not changed, as far as a table of trials goes.
+        """
+        table = schema.trials.c
+        marks = (table.number, table.state, table.steps, table.finite_value, table.until)
+        query = sa.select(*marks).where(table.study_id == study_id).order_by(table.number)
+        return self._connections.run(partial(_tuples, query))
+
+    def some_trials(self, study_id: int, numbers: Iterable[int]) -> Iterator[TrialRow]:
+        """Return the trials of these numbers."""
+        table = schema.trials.c
+        for some in _parts(numbers):
+            of_study = table.study_id == study_id
+            yield from self._rows(TrialRow, schema.trials, of_study, table.number.in_(some))
+
     def count_trials(self, study_id: int) -> int:
         """Return the number of trials of a study."""
         query = sa.select(sa.func.count()).where(schema.trials.c.study_id == study_id)
@@ -568,6 +585,17 @@ class Database:
             yield from zip(keys, steps, MetricsText().values_of(values), strict=True)
             query = rows.where(order > places[-1]).order_by(order).limit(_PAGE)
 
+    def metrics_at(self, keys: Iterable[str]) -> Iterator[MetricRow]:
+        """Return the metrics of the states with these keys."""
+        for some in _parts(keys):
+            yield from self._rows(MetricRow, schema.metrics, schema.metrics.c.key.in_(some))
+
+    def metric_steps(self, root: str) -> list[Step]:
+        """Return the steps at which a state below a root has metrics, ascending."""
+        table = schema.metrics.c
+        query = sa.select(table.step).where(table.root == root).distinct().order_by(table.step)
+        return [step for (step,) in self._ask(query)]
+
     def _metrics_order(self, root: str) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]:
         """Return the order in which to read metrics, and the condition of being below a root."""
         table = schema.metrics
@@ -597,6 +625,16 @@ class Database:
     def stages(self, study_id: int) -> Iterator[StageRow]:
         """Return the stages of a study, by attempt."""
         return self._rows(StageRow, schema.stages, schema.stages.c.study_id == study_id)
+
+    def stage_ends(self, study_id: int, after: float) -> Iterator[tuple[list[int], float]]:
+        """Yield (trials, end) of the stages of a study that ended after a time."""
+        table = schema.stages.c
+        is_newer = (table.study_id == study_id, table.ended > after)
+        trials = sa.type_coerce(table.trials, sa.Text)
+        query = sa.select(trials, table.ended).where(*is_newer)
+        rows = self._connections.run(partial(_tuples, query))
+        texts = (text for text, _ in rows)
+        return zip(JsonText().values_of(texts), (ended for _, ended in rows), strict=True)
 
     def close(self) -> None:
         """Close all connections; all writes are durable already."""

@@ -1,0 +1,47 @@
+"""The command ``dashboard``: the live page of a store, a database or a study file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import closing, suppress
+
+import typer
+
+
+def show(target: str, name: str | None, settings: Sequence[str], *, port: int) -> None:
+    """Serve the live page until ctrl-C.
+
+    Parameters
+    ----------
+    target
+        A study file, a storage folder or URL, or a database's file or URL.
+    name
+        The only study to show; all of the database if None.
+    settings
+        As for `dasktune.cli.study_file.load`, if the target is a study file.
+    port
+        The port; 0 takes any that is free.
+
+    Raises
+    ------
+    ConfigurationError
+        If the target is none of these, has no study of that name, or the port is taken.
+    StorageError
+        If there is no database, or it cannot be read.
+    """
+    from dasktune.cli.status import database_at
+    from dasktune.dashboard.access import Access
+    from dasktune.dashboard.server import Studies, serve
+    from dasktune.storage.database.database import Database
+
+    url, own = database_at(target, settings)
+    with closing(Database(url, create=False)) as database:
+        studies = Studies(database, name, first=own)
+
+        def say(address: str) -> None:
+            typer.echo(f"page: {address}")
+            typer.echo("Keep the address to yourself: its token opens the page. Ctrl-C ends it.")
+
+        with suppress(KeyboardInterrupt):
+            asyncio.run(serve(studies, Access(), port=port, on_address=say))

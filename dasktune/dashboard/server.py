@@ -1,0 +1,312 @@
+"""The web server of the page: static files for everyone, data for requests with the token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application, HTTPError, RequestHandler
+
+from dasktune.dashboard.access import HEADER, Access
+from dasktune.dashboard.study_view import StudyView, document_of
+from dasktune.dashboard.trial_table import split_numbers
+from dasktune.errors import ConfigurationError, DasktuneError, unknown
+from dasktune.storage.database.database import Database
+from dasktune.storage.redaction import redacted
+
+logger = logging.getLogger(__name__)
+
+THREADS = 4
+"""Threads that read the database for requests."""
+
+AN_HOUR = "public, max-age=3600"
+
+POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+"""The content security policy: no code from elsewhere, no connection to elsewhere."""
+
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+
+
+class Studies:
+    """The studies of a database, each opened when first asked for.
+
+    Parameters
+    ----------
+    database
+        The database, open for reading.
+    only
+        The name of the only study to show; None for all.
+    first
+        The name of the study to show first; the only one, or a list of all, if None.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no study of that name.
+    """
+
+    def __init__(
+        self, database: Database, only: str | None = None, *, first: str | None = None
+    ) -> None:
+        self.database, self.only = database, only
+        self._views: dict[int, StudyView] = {}
+        self._lock = threading.Lock()
+        known = {row.name: row.id for row in database.studies()}
+        if only is not None and only not in known:
+            raise ConfigurationError(unknown("study", only, known))
+        shown = first if only is None else only
+        self.first = None if shown is None else known.get(shown)
+
+    def listing(self) -> dict[str, object]:
+        """Return the studies in a line each: those that run first, then the newest."""
+        listed = []
+        for row in self.database.studies():
+            if self.only not in (None, row.name):
+                continue
+            view = self.view(row.id)
+            overview = view.overview()
+            names = ("study", "metric", "direction", "trials", "best", "is_alive", "last_activity")
+            listed.append({"id": row.id, **{name: overview[name] for name in names}})
+        listed.sort(key=lambda each: (not each["is_alive"], -float(str(each["last_activity"]))))
+        return {"studies": listed, "database": self.database.connections.name}
+
+    def view(self, study_id: int) -> StudyView:
+        """Return the view of a study.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such study.
+        """
+        with self._lock:
+            if study_id not in self._views:
+                rows = {row.id: row for row in self.database.studies()}
+                shown = {key: row for key, row in rows.items() if self.only in (None, row.name)}
+                if study_id not in shown:
+                    raise ConfigurationError(unknown("study", str(study_id), map(str, shown)))
+                self._views[study_id] = StudyView(shown[study_id], self.database)
+            return self._views[study_id]
+
+
+class _Handler(RequestHandler):
+    """Checks the name of the host, and sets the headers of every answer."""
+
+    def initialize(self, access: Access, **more: Any) -> None:
+        self.access = access
+        for name, value in more.items():
+            setattr(self, name, value)
+
+    def set_default_headers(self) -> None:
+        self.set_header("Server", "dasktune")
+        self.set_header("Content-Security-Policy", POLICY)
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Referrer-Policy", "no-referrer")
+        self.set_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.set_header("Cache-Control", "no-store")
+
+    def prepare(self) -> None:
+        if not self.access.is_host_known(self.request.headers.get("Host", "")):
+            raise HTTPError(403, reason="this name of the host is not known")
+
+    def write_error(self, status_code: int, **more: Any) -> None:
+        error = more.get("exc_info", (None, None, None))[1]
+        expected = isinstance(error, DasktuneError)
+        text = redacted(str(error)) if expected else self._reason
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps({"error": text}))
+
+    def log_exception(self, kind: Any, value: Any, trace: Any) -> None:
+        if not isinstance(value, HTTPError | DasktuneError):
+            logger.error("the page could not be served", exc_info=(kind, value, trace))
+
+
+class _PageFile(_Handler):
+    """A file of the page, for everyone: it is the same for all studies."""
+
+    path_of: Callable[[str], Path | None]
+
+    def get(self, name: str = "index.html") -> None:
+        path = self.path_of(name or "index.html")
+        if path is None or path.suffix not in KINDS:
+            raise HTTPError(404)
+        self.set_header("Content-Type", f"{KINDS[path.suffix]}; charset=utf-8")
+        if name.startswith("bokeh"):
+            self.set_header("Cache-Control", AN_HOUR)
+        self.finish(path.read_bytes())
+
+
+class _Data(_Handler):
+    """An answer with data, computed in a thread."""
+
+    studies: Studies
+    pool: ThreadPoolExecutor
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not self.access.is_token(self.request.headers.get(HEADER, "")):
+            raise HTTPError(401, reason="the token is missing or wrong")
+
+    async def get(self, name: str, study: str = "") -> None:
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self.pool, self._answer, name, study)
+        try:
+            content = await work
+        except ConfigurationError as error:
+            self.set_status(400)
+            content = json.dumps({"error": redacted(str(error))}), "application/json"
+        self.set_header("Content-Type", f"{content[1]}; charset=utf-8")
+        self.finish(content[0])
+
+    def _answer(self, name: str, study: str) -> tuple[str, str]:
+        """Return the body of an answer, and its type."""
+        if name == "studies":
+            return _json(self.studies.listing()), "application/json"
+        view = self.studies.view(int(study))
+        if name == "csv":
+            return view.csv(**self._selection()), "text/csv"
+        answer: object
+        match name:
+            case "overview":
+                answer = view.overview()
+            case "history":
+                answer = view.history(self._number("since", 0))
+            case "trials":
+                window = {
+                    "offset": self._number("offset", 0),
+                    "limit": min(1000, self._number("limit", 100)),
+                }
+                answer = view.trials(**self._selection(), **window)
+            case "curves":
+                metric = self.get_query_argument("metric", "")
+                answer = view.curves(metric, split_numbers(self.get_query_argument("trials", "")))
+            case _:
+                raise HTTPError(404)
+        return _json(answer), "application/json"
+
+    def _selection(self) -> dict[str, Any]:
+        return {
+            "text": self.get_query_argument("filter", ""),
+            "sort": self.get_query_argument("sort", "number"),
+            "is_descending": self.get_query_argument("descending", "") == "1",
+        }
+
+    def _number(self, name: str, default: int) -> int:
+        text = self.get_query_argument(name, str(default))
+        if not text.isdecimal():
+            raise ConfigurationError(f"{name} must be a number >= 0, got {text!r}")
+        return int(text)
+
+
+def _json(value: object) -> str:
+    return json.dumps(document_of(value), allow_nan=False, separators=(",", ":"))
+
+
+def bokeh_files() -> dict[str, Path]:
+    """Return the files of BokehJS by the names that the page asks for.
+
+    Raises
+    ------
+    ConfigurationError
+        If Bokeh is not installed.
+    """
+    try:
+        import bokeh
+    except ImportError:
+        raise ConfigurationError(
+            "the live page needs Bokeh: pip install 'dasktune[dashboard]'"
+        ) from None
+    folder = Path(bokeh.__file__).parent / "server" / "static" / "js"
+    names = ("bokeh.min.js", "bokeh-api.min.js")
+    return {name: folder / name for name in names}
+
+
+def page_files() -> dict[str, Path]:
+    """Return all files of the page by name."""
+    static = Path(str(files("dasktune.dashboard"))) / "static"
+    own = {path.name: path for path in static.iterdir() if path.suffix in KINDS}
+    marks = Path(str(files("dasktune.report"))) / "marks.css"
+    return {**own, **bokeh_files(), marks.name: marks}
+
+
+def application(studies: Studies, access: Access) -> Application:
+    """Return the application that serves studies."""
+    known = page_files()
+    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="page")
+    data = {"access": access, "studies": studies, "pool": pool}
+    file = {"access": access, "path_of": known.get}
+    numbered = "overview|history|trials|curves|csv"
+    return Application(
+        [
+            (r"/api/(studies)", _Data, data),
+            (rf"/api/({numbered})/(\d{{1,9}})", _Data, data),
+            (r"/([\w.-]*)", _PageFile, file),
+        ],
+        compress_response=True,
+        log_function=lambda handler: None,
+    )
+
+
+def listen(application: Application, port: int = 0) -> tuple[HTTPServer, int]:
+    """Listen on loopback; return the server and its port.
+
+    Parameters
+    ----------
+    port
+        The port; 0 takes any that is free.
+
+    Raises
+    ------
+    ConfigurationError
+        If the port is taken.
+    """
+    try:
+        sockets = bind_sockets(port, "127.0.0.1", family=socket.AF_INET)
+    except OSError as error:
+        raise ConfigurationError(f"--port {port} cannot be used: {error.strerror}") from None
+    server = HTTPServer(application)
+    server.add_sockets(sockets)
+    return server, int(sockets[0].getsockname()[1])
+
+
+async def serve(
+    studies: Studies, access: Access, *, port: int, on_address: Callable[[str], None]
+) -> None:
+    """Serve studies until the task is cancelled.
+
+    Parameters
+    ----------
+    studies, access
+        What is served, and to whom.
+    port
+        The port; 0 takes any that is free.
+    on_address
+        Called with the address to open.
+    """
+    server, bound = listen(application(studies, access), port)
+    on_address(access.address(bound, studies.first))
+    try:
+        await asyncio.Event().wait()
+    finally:
+        server.stop()
+        await server.close_all_connections()

@@ -1,0 +1,67 @@
+// Plots by BokehJS, on canvas, in the colours of the page.
+"use strict";
+import { element } from "./api.js";
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const PALETTE = ["#d55e00", "#0072b2", "#009e73", "#b8558c", "#c98a00", "#56b4e9", "#7a5195", "#2f4b7c", "#a05195", "#ff7c43"];
+export const STATES = { COMPLETE: "#2c9a55", RUNNING: "#3f86bd", PAUSED: "#c98a00", PRUNED: "#9aa4ae", FAIL: "#c8372d" };
+
+export const ready = async () => {
+  while (!window.Bokeh || !window.Bokeh.Plotting) await new Promise((done) => setTimeout(done, 20));
+};
+
+// A figure in an element. `draw(figure)` adds glyphs; the element keeps its last figure only.
+export const plot = async (place, options, draw) => {
+  await ready();
+  const { xLog, yLog, xTime, xLabel, yLabel, height = 320, buttons = "pan,box_zoom,wheel_zoom,reset,save", xRange, yRange } = options;
+  const made = Bokeh.Plotting.figure({
+    height, sizing_mode: "stretch_width", tools: buttons, toolbar_location: "above",
+    x_axis_type: xTime ? "datetime" : xLog ? "log" : "auto",
+    y_axis_type: yLog ? "log" : "auto",
+    ...(xRange ? { x_range: xRange } : {}), ...(yRange ? { y_range: yRange } : {}),
+    background_fill_color: null, border_fill_color: null, outline_line_color: null,
+    min_border: 4, output_backend: "canvas", lod_threshold: 4000,
+  });
+  const [ink, soft, edge] = [colour("--ink"), colour("--soft"), colour("--edge")];
+  for (const [axis, label] of [[made.below[0], xLabel], [made.left[0], yLabel]]) {
+    Object.assign(axis, {
+      axis_label: label || "", axis_label_text_color: soft, axis_label_text_font_style: "normal",
+      axis_label_text_font_size: "12px", major_label_text_color: ink, major_label_text_font_size: "11px",
+      axis_line_color: edge, major_tick_line_color: edge, minor_tick_line_color: null,
+    });
+  }
+  for (const grid of made.center) if ("grid_line_color" in grid) grid.grid_line_color = edge;
+  draw(made);
+  for (const legend of made.center.filter((part) => "label_text_color" in part))
+    Object.assign(legend, { label_text_color: ink, background_fill_color: colour("--card"), background_fill_alpha: 0.75, border_line_color: null, label_text_font_size: "11px", padding: 4, spacing: 0, click_policy: "hide" });
+  made.toolbar.logo = null;
+  const target = element("div", { style: { width: "100%" } });
+  place.replaceChildren(target);
+  place.shown = await Bokeh.Plotting.show(made, target);
+  return made;
+};
+
+export const source = (data) => new Bokeh.ColumnDataSource({ data });
+
+// The words at a mark under the pointer, and the marks that can be clicked.
+export const tools = (figure, renderers, tooltips, more = {}) => {
+  figure.add_tools(new Bokeh.HoverTool({ renderers, tooltips, ...more }), new Bokeh.TapTool({ renderers }));
+};
+
+// Calls `act(index)` when a mark is clicked.
+export const onTap = (figure, data, act) => {
+  data.selected.properties.indices.change.connect(() => {
+    const [first] = data.selected.indices;
+    if (first !== undefined) act(first);
+  });
+};
+
+// The running average with weight w for what came before, corrected for its start at 0.
+export const smooth = (values, weight) => {
+  if (!weight) return values;
+  let last = 0;
+  return values.map((value, at) => {
+    last = weight * last + (1 - weight) * value;
+    return last / (1 - weight ** (at + 1));
+  });
+};

@@ -1,0 +1,234 @@
+"""The parts of the page about one study, as JSON documents."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+from dasktune.dashboard.learning_curves import Curve, CurveCache, points_of
+from dasktune.dashboard.trial_table import TrialTable
+from dasktune.driver.history import record_of
+from dasktune.engine.trials import TrialRecord
+from dasktune.errors import ConfigurationError
+from dasktune.report.status import status_of
+from dasktune.results.results import objective_of
+from dasktune.storage.database.database import Database
+from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.redaction import redacted
+
+MOST_CURVES = 150
+"""Curves that are shown unless the user chooses trials."""
+
+MOST_POINTS = 300
+"""Points of a shown curve."""
+
+MOST_CHOSEN = 400
+"""Trials that a user may choose at once."""
+
+FRESH_SECONDS = 1.0
+"""How long an answer stays good for other requests."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class Kept:
+    """Answers that stay good for a while, or until something changes.
+
+    One thread computes an answer at a time; others that ask for the same wait for it.
+    """
+
+    _answers: dict[str, tuple[object, float, Any]] = field(default_factory=dict)
+    _locks: dict[str, threading.Lock] = field(default_factory=dict)
+
+    def get(self, name: str, mark: object, seconds: float, compute: Callable[[], Result]) -> Result:
+        """Return the answer of a name: the last one if its mark is the same or it is young.
+
+        Parameters
+        ----------
+        name
+            Tells the answers apart.
+        mark
+            What the answer depends on.
+        seconds
+            The age up to which an answer with another mark is given, too.
+        compute
+            Computes the answer.
+        """
+        with self._locks.setdefault(name, threading.Lock()):
+            before = self._answers.get(name)
+            if before is not None:
+                mark_before, when, answer = before
+                if mark_before == mark or time.monotonic() - when < seconds:
+                    return answer  # type: ignore[no-any-return]
+            answer = compute()
+            self._answers[name] = mark, time.monotonic(), answer
+            return answer
+
+
+class StudyView:
+    """Reads one study for the page; safe to use from several threads.
+
+    Parameters
+    ----------
+    row
+        The study.
+    database
+        Where it is.
+    """
+
+    def __init__(self, row: StudyRow, database: Database) -> None:
+        self.row, self.database = row, database
+        self.objective = objective_of(row.spec)
+        self.table = TrialTable(database, row.id, self.objective)
+        self.kept = Kept()
+        self._curves = CurveCache(row, database)
+
+    def overview(self) -> dict[str, object]:
+        """Return the status of the study, with the version of its table of trials."""
+        version = self.refreshed()
+        status = self.kept.get(
+            "status", object(), FRESH_SECONDS, lambda: status_of(self.database, self.row)
+        )
+        document = status.to_json()
+        for failure in document["failures"]:  # type: ignore[attr-defined]
+            failure["frames"] = user_line(failure["traceback"])
+        return {
+            **document,
+            "version": version,
+            "created": self.row.created,
+            "trainer": self.row.spec.get("trainer"),
+            "is_alive": status.driver is not None and status.driver.is_alive,
+            "driver_words": (
+                None if status.driver is None else status.driver.in_words(status.read_at)
+            ),
+            "metrics": list(self.objective.metrics),
+            "directions": [direction.value for direction in self.objective.directions],
+        }
+
+    def refreshed(self) -> int:
+        """Bring the table of trials up to date, at most once a second; return its version."""
+        return self.kept.get("table", object(), FRESH_SECONDS, self.table.refresh)
+
+    def curves(self, metric: str, numbers: Sequence[int] = ()) -> dict[str, object]:
+        """Return learning curves: of some trials, or of a sample of all.
+
+        Parameters
+        ----------
+        metric
+            The metric; the study's first one if empty.
+        numbers
+            The trials; if empty the best, and others spread evenly.
+
+        Raises
+        ------
+        ConfigurationError
+            If a trial is unknown, or there are too many.
+        """
+        version = self.refreshed()
+        if len(numbers) > MOST_CHOSEN:
+            raise ConfigurationError(f"at most {MOST_CHOSEN} trials, got {len(numbers)}")
+        if unknown := [number for number in numbers if number not in self.table.entries]:
+            raise ConfigurationError(f"there is no trial {unknown[0]}")
+        sample = [entry.number for entry in self.table.sampled(MOST_CURVES)]
+        chosen = list(numbers or sample)
+        known = self.reports(self.records(chosen))
+        metrics = dict.fromkeys([*self.objective.metrics])
+        for curve in known.values():
+            metrics |= {name: None for values in curve.values() for name in values}
+        shown = metric or self.objective.metrics[0]
+        curves = []
+        for number in chosen:
+            if number in known:
+                steps, values = points_of(known[number], shown, MOST_POINTS)
+                curves.append({"trial": number, "steps": steps, "values": values})
+        return {
+            "version": version,
+            "metric": shown,
+            "metrics": list(metrics),
+            "is_sample": not numbers and len(self.table.entries) > len(chosen),
+            "total": len(self.table.entries),
+            "curves": curves,
+        }
+
+    def reports(self, records: Sequence[TrialRecord]) -> Mapping[int, Curve]:
+        """Return the reports of trials, by number."""
+        entries = self.table.entries
+
+        def mark(number: int) -> object:
+            entry = entries.get(number)
+            return None if entry is None else (entry.state, entry.steps, entry.until)
+
+        return self._curves.curves(records, mark)
+
+    def records(self, numbers: Iterable[int]) -> list[TrialRecord]:
+        """Return the records of trials."""
+        rows = self.database.some_trials(self.row.id, numbers)
+        return [record_of(row) for row in rows]
+
+    def trials(self, **selection: Any) -> dict[str, object]:
+        """Return some rows of the table of trials; see `TrialTable.page`."""
+        self.refreshed()
+        return self.table.page(**selection)
+
+    def csv(self, **selection: Any) -> str:
+        """Return the table of trials as CSV; see `TrialTable.to_csv`."""
+        self.refreshed()
+        return self.table.to_csv(**selection)
+
+    def history(self, since: int) -> dict[str, object]:
+        """Return the values of the trials that changed after a version, as columns."""
+        self.refreshed()
+        return self.table.changes(since)
+
+
+def user_line(traceback: str) -> str:
+    r"""Return the innermost line of a traceback that is not of a library: the user's own.
+
+    Examples
+    --------
+    >>> user_line('Traceback\n  File "/a/site-packages/x.py", line 1, in f\n    x()\n')
+    ''
+    >>> user_line('Traceback\n  File "/home/me/tune.py", line 7, in train\n    x()\n')
+    'File "/home/me/tune.py", line 7, in train\nx()'
+    """
+    lines = traceback.splitlines()
+    own = ""
+    for at, line in enumerate(lines):
+        place = line.strip()
+        is_frame = place.startswith("File ") and ", line " in place
+        if is_frame and not any(word in place for word in LIBRARIES):
+            code = lines[at + 1].strip() if at + 1 < len(lines) else ""
+            own = place if code.startswith("File ") else f"{place}\n{code}"
+    return redacted(own)
+
+
+LIBRARIES = ("site-packages", "dist-packages", "/lib/python", "/dasktune/", "<frozen")
+"""Parts of paths of files that no user wrote."""
+
+
+def document_of(value: object) -> object:
+    """Return a value as JSON can hold it: NaN and infinities become None.
+
+    Examples
+    --------
+    >>> document_of({"a": [1.0, float("nan")], "b": (True, "x")})
+    {'a': [1.0, None], 'b': [True, 'x']}
+    """
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {str(key): document_of(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [document_of(item) for item in value]
+        case None | bool() | int() | str():
+            return value
+        case _ if hasattr(value, "__dataclass_fields__"):
+            return document_of(asdict(value))  # type: ignore[call-overload]
+        case _:
+            return str(value)

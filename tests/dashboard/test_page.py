@@ -1,0 +1,153 @@
+"""The page in a real browser: what it shows, live changes, the token, hostile names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dasktune.dashboard.process import served
+from dasktune.storage.database.database import Batch, Database
+
+from .made_study import Made, made_database
+
+pytestmark = pytest.mark.browser
+
+PATIENCE = 30_000
+"""Milliseconds that the page may take to show something."""
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+]
+
+Shown = Any
+"""A page of playwright."""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    return made_database(folder, made=Made(trials=300, fails_every=50, running=3))
+
+
+@pytest.fixture(scope="module")
+def address(file: Path) -> Iterator[str]:
+    with served(str(file)) as shown:
+        yield shown
+
+
+@pytest.fixture(scope="module")
+def open_page(chromium: str) -> Iterator[Callable[..., Any]]:
+    """Return a function that opens a page at an address; no error may occur in it."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+
+        @contextmanager
+        def opened(address: str, *, width: int = 1400, scheme: str = "light") -> Iterator[Shown]:
+            size = {"width": width, "height": 900}
+            page = browser.new_page(viewport=size, color_scheme=scheme)
+            page.set_default_timeout(PATIENCE)
+            wrong: list[str] = []
+            page.on("pageerror", lambda error: wrong.append(str(error)))
+            page.goto(address)
+            yield page
+            page.close()
+            assert wrong == []
+
+        yield opened
+        browser.close()
+
+
+def at(address: str, place: str) -> str:
+    """Return the address of a part of the page."""
+    base, _, token = address.partition("#token=")
+    return f"{base}#/{place}&token={token}"
+
+
+def test_page_shows_the_best_trials_and_failures(
+    address: str, open_page: Callable[..., Any]
+) -> None:
+    with open_page(address) as page:
+        page.get_by_text("Best so far").wait_for()
+        page.locator("#history canvas").first.wait_for()
+        assert page.locator("#states .figure").inner_text() == "300"
+        assert "5 fail" in page.locator("#states").inner_text()
+        failed = page.locator("#failed")
+        assert 'raise ValueError("too high")' in failed.inner_text()
+        # The token stays in the tab: neither in the address nor in what is sent to others.
+        assert "token" not in page.url
+        page.reload()
+        page.get_by_text("Best so far").wait_for()
+
+
+def test_page_without_its_token_shows_nothing(address: str, open_page: Callable[..., Any]) -> None:
+    with open_page(address.partition("#")[0]) as page:
+        page.get_by_text("This page needs its token").wait_for()
+        assert "made" not in page.inner_text("body")
+        page.get_by_label("Address or token").fill(address)
+        page.get_by_role("button", name="Open").click()
+        page.get_by_text("Best so far").wait_for()
+
+
+def test_table_fetches_the_rows_in_view(address: str, open_page: Callable[..., Any]) -> None:
+    with open_page(at(address, "1/trials")) as page:
+        page.locator(".grid-row").first.wait_for()
+        assert 0 < page.locator(".grid-row").count() < 60
+        page.locator(".table").evaluate("table => table.scrollTop = 290 * 30")
+        page.locator(".grid-row", has_text="299").wait_for()
+        page.get_by_label("Filter").fill("state=FAIL milestone>10")
+        page.get_by_text("of 300", exact=False).wait_for()
+        page.get_by_role("button", name="steps").click()
+        page.locator(".grid-row.FAIL, .grid-row .FAIL").first.wait_for()
+        page.get_by_label("Filter").fill("nothing>1")
+        page.get_by_text("unknown column 'nothing'; known: ").wait_for()
+        with page.expect_download() as download:
+            page.get_by_label("Filter").fill("")
+            page.get_by_role("button", name="CSV").click()
+        assert len(Path(download.value.path()).read_text().splitlines()) == 301
+
+
+def test_curves_can_be_chosen(address: str, open_page: Callable[..., Any]) -> None:
+    with open_page(at(address, "1/curves")) as page:
+        page.locator(".chart canvas").first.wait_for()
+        assert "curves of 300 trials" in page.inner_text("main")
+        page.get_by_label("Metric").select_option("accuracy")
+        page.get_by_label("log values").check()
+        page.get_by_label("Trials").fill("1, 5")
+        page.get_by_label("Trials").press("Enter")
+        page.get_by_text("curves of 300 trials").wait_for(state="hidden")
+        page.locator(".chart canvas").first.wait_for()
+
+
+def test_page_follows_the_study(tmp_path: Path, open_page: Callable[..., Any]) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    file = made_database(tmp_path, **{name: Made(trials=3)})
+    with served(str(file)) as address, open_page(address) as page:
+        page.get_by_text("Best so far").wait_for()
+        assert page.title().startswith(name)
+        with closing(Database(file)) as database:
+            (last,) = database.some_trials(1, [2])
+            record = {**last.record, "values": [0.0005]}
+            best = replace(last, number=3, value=0.0005, record=record)
+            database.write(Batch(trials=[best]))
+        page.locator("#best .figure").get_by_text("0.0005", exact=True).wait_for()
+        assert page.locator("#states .figure").inner_text() == "4"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("part", ["overview", "curves", "trials"])
+def test_page_fits_a_phone(
+    address: str, open_page: Callable[..., Any], part: str, scheme: str
+) -> None:
+    with open_page(at(address, f"1/{part}"), width=390, scheme=scheme) as page:
+        page.locator("canvas, .grid-row").first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
