@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import FunctionType
 from typing import Any, ClassVar, NoReturn
 
@@ -128,7 +129,8 @@ def problems_of(trainer_class: object) -> tuple[str, ...]:
     if inspect.isfunction(trainer_class):
         return tuple(_function_problems(trainer_class))
     if not isinstance(trainer_class, type):
-        return (f"the trainer must be a class or a function, got {trainer_class!r}",)
+        got = f"the trainer must be a class or a function, got {trainer_class!r}"
+        return (f"{got}{_hint(trainer_class)}",)
     name = trainer_class.__name__
     problems = [
         problem
@@ -178,14 +180,36 @@ def division_problem(trainer_class: type) -> str | None:
     """Return why several devices cannot train a trainer together; None if they can."""
     if divides(trainer_class) and hasattr(trainer_class, "common_digest"):
         return None
+    if hasattr(trainer_class, "function") and hasattr(trainer_class, "common_digest"):
+        return (
+            f"{trainer_class.__name__} is a function, which trains on one device; several devices "
+            "need a TorchTrainer with divides = True"
+        )
     return (
         f"{trainer_class.__name__} must be a TorchTrainer with divides = True, whose train() uses "
         "self.divided(module) and self.share(batch), to be trained on several devices"
     )
 
 
+def _hint(given: object) -> str:
+    """Return how to turn something else into a trainer, as the end of a message."""
+    if isinstance(given, partial):
+        return "; give the function itself, and its further arguments as config, for run.config"
+    if inspect.ismethod(given):
+        return (
+            "; a method depends on its object, which is unknown to workers and fingerprints: "
+            "write a function, and give what it needs as config"
+        )
+    if not problems_of(type(given)):
+        return f"; give the class itself, {type(given).__name__}, of which workers make objects"
+    return ""
+
+
 def _function_problems(function: FunctionType) -> Iterator[str]:
     name = function.__qualname__
+    if function.__name__ == "<lambda>":
+        yield "a lambda cannot loop over run.steps(): write the training function with def"
+        return
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         yield f"{name} must be a plain function, without async and yield"
         return

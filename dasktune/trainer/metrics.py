@@ -1,4 +1,4 @@
-"""Names of the metrics that a trainer's ``evaluate`` returns, read from its source."""
+"""Names of the metrics that a trainer returns or reports, read from its source."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ def metric_names(trainer_class: type) -> frozenset[str]:
     """Return the metric names that ``evaluate`` returns; empty if they are unknown.
 
     They are known if every ``return`` of ``evaluate`` is a dict display with constant names, as
-    usual. A misspelt metric is then refused before any training.
+    usual. Those of a training function are the keywords of its calls of ``run.report``; they are
+    known if the run stays within the function. A misspelt metric is then refused before any
+    training.
     """
     method = inspect.unwrap(trainer_class.evaluate)  # type: ignore[attr-defined]
-    try:
-        tree = parsed(textwrap.dedent(inspect.getsource(method)))
-    except (OSError, TypeError, SyntaxError):
+    is_function = method.__module__ == "dasktune.trainer.function"
+    function = _definition(trainer_class.function if is_function else method)  # type: ignore[attr-defined]
+    if function is None:
         return frozenset()
-    function = tree.body[0]
-    if not isinstance(function, ast.FunctionDef):
-        return frozenset()
+    if is_function:
+        return _reported(function)
     names: set[str] = set()
     for statement in _returns(function):
         returned = _names_of(statement)
@@ -30,6 +31,44 @@ def metric_names(trainer_class: type) -> frozenset[str]:
             return frozenset()
         names |= returned
     return frozenset(names)
+
+
+def _definition(function: object) -> ast.FunctionDef | None:
+    """Return the syntax tree of a function; None if its source is unknown."""
+    try:
+        tree = parsed(textwrap.dedent(inspect.getsource(function)))  # type: ignore[arg-type]
+    except (OSError, TypeError, SyntaxError):
+        return None
+    return tree.body[0] if isinstance(tree.body[0], ast.FunctionDef) else None
+
+
+def _reported(function: ast.FunctionDef) -> frozenset[str]:
+    """Return the keywords of all reports of a training function; empty if one is unknown."""
+    run = [*function.args.posonlyargs, *function.args.args][0].arg
+    known: set[int] = set()
+    names: set[str] = set()
+    for node in ast.walk(function):  # a call comes before its parts
+        if isinstance(node, ast.Call) and _is_report(node.func, run):
+            known.add(id(node.func))
+            if node.args or any(keyword.arg is None for keyword in node.keywords):
+                return frozenset()
+            names |= {str(keyword.arg) for keyword in node.keywords}
+        elif isinstance(node, ast.Attribute | ast.Subscript):
+            if _is_report(node, run) and id(node) not in known:
+                return frozenset()  # kept under another name
+            known.add(id(node.value))
+        elif isinstance(node, ast.Name) and node.id == run and id(node) not in known:
+            return frozenset()  # handed to another function, which may report
+    return frozenset(names)
+
+
+def _is_report(node: ast.expr, run: str) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == "report"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == run
+    )
 
 
 def _returns(function: ast.FunctionDef) -> list[ast.Return]:

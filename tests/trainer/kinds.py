@@ -753,3 +753,40 @@ class BestSoFar(Descent):
 
     def noise(self) -> float:
         return float(self.evaluations)
+
+
+def tracking(run: Any) -> None:
+    """A training function: model, optimizer, loader, generator and numbers are tracked"""
+    x, y = samples()
+    model, noise = network(), np.random.default_rng(run.seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=run["lr"], momentum=0.9)
+    loader = run.loader((x, y), BATCH)
+    mean = run.state["mean"] = torch.zeros(())
+    run.track(model, optimizer, noise)
+    for _ in run.steps():
+        model.train()
+        inputs, labels = loader.next_batch()
+        optimizer.zero_grad()
+        outputs = model(inputs + 0.1 * float(noise.random()))
+        loss = nn.functional.binary_cross_entropy_with_logits(outputs, labels)
+        loss.backward()
+        optimizer.step()
+        mean.lerp_(loss.detach(), 0.1)
+        run.report(loss=float(mean))
+
+
+def untracked(run: Any) -> None:
+    """A training function with a generator that is not tracked"""
+    weight, noise = run.state.setdefault("weight", np.ones(3)), np.random.default_rng(run.seed)
+    for _ in run.steps():
+        weight -= run["lr"] * (weight + noise.random())
+        run.report(loss=float(weight.sum()))
+
+
+def forgetting(run: Any) -> None:
+    """A training function that counts in a variable"""
+    weight, calls = run.state.setdefault("weight", np.ones(3)), 0
+    for _ in run.steps():
+        calls += len(weight)
+        weight -= run["lr"] * (weight + calls)
+        run.report(loss=float(weight.sum()))

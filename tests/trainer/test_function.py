@@ -1,6 +1,7 @@
 import gc
 import weakref
 from collections import deque
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,14 +9,17 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from dasktune.engine.scaling import Scale
 from dasktune.errors import ConfigurationError, StateError, TrainerError
 from dasktune.sequences import MultiStep, Piecewise, as_sequence
+from dasktune.study.create import create_study
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.check_resume import check_resume
 from dasktune.trainer.check_resume.probe import probe
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.function import trainer_of
 from dasktune.trainer.lifecycle import TrainerRun, run_alone
+from dasktune.trainer.metrics import metric_names
 
 X = torch.linspace(-1, 1, 60).reshape(20, 3).sin()
 Y = (X.sum(1, keepdim=True) > 0).float()
@@ -291,14 +295,23 @@ def generator(run):
     yield
 
 
+def nothing(): ...
+
+
+def two(run, other): ...
+
+
+def named(*, run): ...
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
         (coroutine, "coroutine must be a plain function, without async and yield"),
         (generator, "generator must be a plain function, without async and yield"),
-        (lambda: 0, "must take one argument, the run, got ()"),
-        (lambda run, other: 0, "must take one argument, the run, got (run, other)"),
-        (lambda *, run: 0, "must take one argument, the run, got (*, run)"),
+        (nothing, "must take one argument, the run, got ()"),
+        (two, "must take one argument, the run, got (run, other)"),
+        (named, "must take one argument, the run, got (*, run)"),
     ],
 )
 def test_what_is_no_training_function_is_refused(function, words):
@@ -560,3 +573,68 @@ def test_a_check_of_the_trainer_uses_no_value():
     before = list(run.trainer.run.used)
     probe(run.trainer, "cpu")
     assert run.trainer.run.used == before
+
+
+def reporting(run):
+    for _ in run.steps():
+        run.report(loss=run["lr"])
+        if run.step:
+            run.report(accuracy=1.0, seen=run.get("width", 0))
+
+
+def handing_on(run):
+    loop(run)
+    run.report(loss=1)
+
+
+def renaming(run):
+    report = run.report
+    for _ in run.steps():
+        report(loss=1)
+
+
+def spreading(run):
+    metrics = {"loss": 1}
+    for _ in run.steps():
+        run.report(**metrics)
+
+
+def test_the_names_of_reports_are_read_from_the_source():
+    assert metric_names(trainer_of(reporting)) == {"loss", "accuracy", "seen"}
+    for unknown in (handing_on, renaming, spreading):
+        assert metric_names(trainer_of(unknown)) == frozenset()
+
+
+def test_a_misspelt_metric_names_those_that_are_reported(tmp_path):
+    with pytest.raises(ConfigurationError) as error:
+        create_study(reporting, name="x", storage=tmp_path, metric="acuracy")
+    assert str(error.value) == "unknown metric 'acuracy'; known: accuracy, loss, seen"
+    assert list(tmp_path.iterdir()) == []
+
+
+class Holder:
+    def method(self, run): ...
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (partial(train, 3), "give the function itself, and its further arguments as config"),
+        (Holder().method, "a method depends on its object"),
+        (lambda run: 0, "a lambda cannot loop over run.steps(): write"),
+        (trainer_of(train)(), "give the class itself, train, of which workers make objects"),
+    ],
+)
+def test_what_is_nearly_a_trainer_says_what_to_give(given, words, tmp_path):
+    with pytest.raises(ConfigurationError) as error:
+        create_study(given, name="x", storage=tmp_path, metric="loss")
+    assert words in str(error.value)
+
+
+def test_scale_with_a_function_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError) as error:
+        create_study(train, name="x", storage=tmp_path, metric="loss", scale=Scale(max=2))
+    assert str(error.value) == (
+        "train is a function, which trains on one device; several devices need a TorchTrainer "
+        "with divides = True"
+    )
