@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import shlex
+import shutil
 import signal
 import sys
 import tempfile
@@ -97,6 +98,8 @@ def pools_client(pools: Mapping[str, SlurmOptions]) -> Iterator[Client]:
     ClusterError
         If SLURM refuses the jobs of all pools, with SLURM's message.
     """
+    if shutil.which("sbatch") is None:
+        raise ClusterError("SLURM must be installed here: there is no command sbatch on the PATH")
     shared = shared_folder(pools)
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(SETTINGS))

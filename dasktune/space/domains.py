@@ -431,7 +431,10 @@ def total_size(domains: Iterable[Domain]) -> int | None:
 def listed(value: object) -> list[object]:
     """Return the items of a list of choices, and any other value as the only choice."""
     if isinstance(value, Mapping | Set | bytes):
-        raise ConfigurationError(f"choices must be a list, got {value!r}")
+        raise ConfigurationError(
+            f"choices must be a list, got {value!r}; a range is dasktune.Float(low, high) or "
+            "dasktune.Int(low, high)"
+        )
     if isinstance(value, Iterable) and not isinstance(value, str) and _is_long(value):
         return list(value)
     return [value]

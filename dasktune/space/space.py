@@ -7,14 +7,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from dasktune.errors import ConfigurationError, name_problems, refuse
 from dasktune.needs import GivenNeeds, Needs, needs_problems
 from dasktune.sequences import Constant, Sequence, as_sequence
-from dasktune.space.domains import Choice, Chooser, Domain, Drawing, listed, total_size
+from dasktune.space.domains import (
+    Choice,
+    Chooser,
+    Domain,
+    Drawing,
+    Float,
+    Int,
+    listed,
+    total_size,
+)
 from dasktune.space.drawing import PointChooser, RecordingChooser
 from dasktune.types import Value
 
@@ -311,6 +320,12 @@ def _merged(entries: Iterable[Configuration]) -> Configuration:
 def _dimension(name: object, value: object) -> Domain:
     if type(name) is not str or not name:
         raise ConfigurationError(f"a name must be a string that is not empty, got {name!r}")
+    if isinstance(value, tuple) and len(value) == 2 and all(map(_is_number, value)):
+        raise ConfigurationError(
+            f"a tuple of two numbers may be a range or two choices, got {value!r}; write "
+            f"dasktune.Float{value!r} or [{value[0]!r}, {value[1]!r}]"
+        )
+    value = _of_optuna(value)
     domain = value if isinstance(value, Domain) else Choice(listed(value))
     options = domain.options if isinstance(domain, Choice) else ()
     refuse(
@@ -319,6 +334,24 @@ def _dimension(name: object, value: object) -> Domain:
         if isinstance(option, tuple)
     )
     return domain
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _of_optuna(value: Any) -> object:
+    """Return the domain of one of Optuna's distributions; anything else as it is."""
+    if not type(value).__module__.startswith("optuna.distributions"):
+        return value
+    match type(value).__name__:
+        case "FloatDistribution":
+            return Float(value.low, value.high, log=value.log, step=value.step)
+        case "IntDistribution":
+            return Int(value.low, value.high, log=value.log, step=value.step)
+        case "CategoricalDistribution":
+            return Choice(value.choices)
+    return value
 
 
 def _inner_names(domain: Domain) -> list[str]:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 from dasktune.driver.recorder import Recorder
 from dasktune.engine.timeouts import WAITS, Waits
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.results.results import StudyResults
 from dasktune.storage.verdicts import Verdicts
 from dasktune.study.imported_trials import Earlier, earlier_trials, plain_params
@@ -49,7 +49,18 @@ class StudyAdditions:
         ----------
         params
             Values by coordinate of its space; missing ones are drawn.
+
+        Raises
+        ------
+        ConfigurationError
+            If trials were drawn before, and none has a coordinate of this name.
         """
+        known = {name for record in self._results.records.values() for name in record.domains}
+        refuse(
+            unknown("coordinate", name, sorted(known))
+            for name in params
+            if known and name not in known
+        )
         self._history.note("queued", point=plain_params(params))
 
     def clear_queue(self) -> None:

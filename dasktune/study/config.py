@@ -19,6 +19,7 @@ from dasktune.graph.shares import weight_problems
 from dasktune.needs import NO_NEEDS, GivenNeeds, Needs, NeedsFunction, needs_from, needs_problems
 from dasktune.results.keep import DEFAULT
 from dasktune.storage.layout import slug
+from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import Keep, Retention, bytes_of, retention_problems
 from dasktune.study.folder import from_folder, moved_problems
 from dasktune.trainer.base import divides, division_problem, problems_of
@@ -291,6 +292,11 @@ class StudyConfig:
     def _place_problems(self) -> Iterator[str]:
         if not isinstance(self.storage, str | os.PathLike | None) or self.storage == "":
             yield f"storage must be a folder or a URL, got {self.storage!r}"
+        elif str(self.storage).startswith(("sqlite:", "postgresql", "mysql", "journal:")):
+            yield (
+                "storage is the folder or URL of checkpoints; write "
+                f"database={redacted(str(self.storage))!r} and storage='runs/...'"
+            )
         if not isinstance(self.database, str | os.PathLike | None) or self.database == "":
             yield f"database must be a file or a URL, got {self.database!r}"
 

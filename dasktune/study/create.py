@@ -27,6 +27,7 @@ from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.retention import Keep
 from dasktune.study.config import StudyConfig, direction_needed
 from dasktune.study.folder import study_folder
+from dasktune.study.from_optuna import OF_STUDY, explained
 from dasktune.study.study import Study, UnopenedStudy
 from dasktune.trainer.base import GivenTrainer
 from dasktune.trainer.fingerprint.fingerprint import differing, is_outdated
@@ -39,6 +40,7 @@ Opener = Callable[[StudyConfig], Study]
 """Makes a study of a configuration, as `open_study` does."""
 
 
+@explained(OF_STUDY)
 def create_study(
     trainer: GivenTrainer | None,
     *,

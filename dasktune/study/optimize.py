@@ -35,6 +35,7 @@ from dasktune.driver.speed_keeper import SpeedKeeper
 from dasktune.engine.engine import Engine, refuse_objectives
 from dasktune.engine.limits import Limits, Meter, Used
 from dasktune.engine.timeouts import Timeouts
+from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, StorageError, TrainerError, refuse, unknown
 from dasktune.graph.audits import audit_problems
 from dasktune.graph.kept_speeds import KeptSpeed
@@ -49,6 +50,7 @@ from dasktune.study.ask_tell import Opened
 from dasktune.study.callbacks import Announcer, Callback, Mirroring
 from dasktune.study.config import StudyConfig
 from dasktune.study.first_check import KnownTrials, TrainerChecks, known_trials
+from dasktune.study.from_optuna import OF_OPTIMIZE, explained, tuner_problem
 from dasktune.trainer.check_switch import checks_are_on
 from dasktune.trainer.code import pack
 from dasktune.trainer.metrics import metric_names
@@ -120,6 +122,7 @@ class Optimizer:
         self.ending = ""
         self.runner: DaskRunner | None = None
 
+    @explained(OF_OPTIMIZE)
     def optimize(
         self,
         tuner: Tuner,
@@ -193,6 +196,10 @@ class Optimizer:
             After ctrl-C or SIGTERM, once running stages are saved; at the second signal, at
             once.
         """
+        if not isinstance(callbacks, Iterable):
+            raise ConfigurationError(
+                f"callbacks must be a list of dasktune.Callback, got {callbacks!r}"
+            )
         callbacks, _ = tuple(callbacks), self._config.known_trainer
         audit = self._config.audit if audit is None else audit
         refuse(
@@ -215,6 +222,11 @@ class Optimizer:
             self.ending = place.ending
             if not place.records:
                 refuse(self._known_problems(tuner))
+                if not tuner.most_queued and (queued := len(self._additions.queued)):
+                    logger.warning(
+                        "study %s: %s draws no configurations, so %d queued trials wait on",
+                        *(self._name, type(tuner).__name__, queued),
+                    )
             if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self._name)
                 self._repeat_differences()
@@ -458,6 +470,8 @@ class Optimizer:
             If its training failed, or was stopped (`stop`) before its end.
         """
         tuner = SingleTrial(hp, steps)
+        self._results.catch_up()
+        refuse(_name_problems(hp, self._results.records.values()))
         place = self._results.history.place_of(tuner).number
         self.optimize(tuner, client=client, workers=workers, progress=False, last_line=False)
         records = self._results.records.values()
@@ -650,6 +664,15 @@ class Optimizer:
         return Opened(engine=engine, recorder=recorder_of(self._results), begin=begin)
 
 
+def _name_problems(hp: Mapping[str, object], records: Iterable[TrialRecord]) -> Iterator[str]:
+    """Yield the problem of names that no trial has, where names of all trials are missing."""
+    known = [set(record.sequences) for record in records if record.was_trained_here]
+    missing = set.intersection(*known) - set(hp) if known else set()
+    for name in hp if missing else ():
+        if not any(name in names for names in known):
+            yield unknown("hyper-parameter", name, sorted(set().union(*known)))
+
+
 def _run_problems(
     tuner: object,
     client: object,
@@ -661,7 +684,7 @@ def _run_problems(
     """Return the problems of the arguments of `Study.optimize`."""
     problems = []
     if not isinstance(tuner, Tuner):
-        problems.append(f"tuner must be one of dasktune.algos, got {tuner!r}")
+        problems.append(tuner_problem(tuner))
     if client is not None and not hasattr(client, "submit"):
         problems.append(f"client must be a dask.distributed.Client, got {client!r}")
     if workers is not None and (type(workers) is not int or workers < 1):

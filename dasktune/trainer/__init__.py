@@ -41,13 +41,20 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "TorchTrainer":
-        # Loaded on first use: torch takes seconds, and NumPy users need not have it.
-        from dasktune.trainer.torch import TorchTrainer
+    try:
+        if name == "TorchTrainer":
+            # Loaded on first use: torch takes seconds, and NumPy users need not have it.
+            from dasktune.trainer.torch import TorchTrainer
 
-        return TorchTrainer
-    if name == "Run":
-        from dasktune.trainer.function import Run
+            return TorchTrainer
+        if name == "Run":
+            from dasktune.trainer.function import Run
 
-        return Run
+            return Run
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(
+            f"dasktune.{name} needs torch: pip install 'dasktune[torch]'", name="torch"
+        ) from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

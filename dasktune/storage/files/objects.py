@@ -60,6 +60,10 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
+_OF_BUCKETS = ("s3", "s3a", "gs", "gcs", "abfs", "az")
+"""Protocols whose URLs begin with a bucket."""
+
+
 def open_files(url: str, *, patience: Patience | None = None) -> Files:
     """Return the files at a path or URL; nothing is read or written yet.
 
@@ -95,6 +99,10 @@ def open_files(url: str, *, patience: Patience | None = None) -> Files:
             "belong into the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3), "
             "into ~/.aws/credentials, or into the configuration of fsspec"
         )
+    if protocol in _OF_BUCKETS and not path.partition("/")[0]:
+        raise ConfigurationError(
+            f"storage must name a bucket, such as {protocol}://bucket/folder, got {url!r}"
+        )
     if "::" in url:
         raise StorageError(f"cannot use {url}: a cache or archive before a store shows old files")
     if protocol not in known:
@@ -103,7 +111,9 @@ def open_files(url: str, *, patience: Patience | None = None) -> Files:
         system, root = fsspec.url_to_fs(url, use_listings_cache=False, **_options(protocol))
     except (ImportError, OSError, TypeError, ValueError) as error:
         # TypeError: the file system needs options that a URL does not give.
-        raise StorageError(f"cannot open {url}: {reason_of(error)}") from showable(error)
+        is_missing = isinstance(error, ImportError) and protocol in ("s3", "s3a")
+        remedy = " (pip install 'dasktune[s3]')" if is_missing else ""
+        raise StorageError(f"cannot open {url}: {reason_of(error)}{remedy}") from showable(error)
     # Asynchronous file systems create atomically; the inherited method looks, then writes.
     if not system.async_impl and type(system).pipe_file is fsspec.AbstractFileSystem.pipe_file:
         raise StorageError(

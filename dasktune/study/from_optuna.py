@@ -1,0 +1,96 @@
+"""Answers to calls as Optuna has them: the line to write here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from dasktune.algos.base import Tuner
+from dasktune.errors import ConfigurationError, refuse
+
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
+
+PAGE = "docs/from-optuna.md shows both scripts side by side"
+
+OF_STUDY: Mapping[str, str] = {
+    "study_name": "name={!r}",
+    "directions": "direction=..., a list, and metric=..., a list of as many names",
+    "sampler": "study.optimize(dasktune.algos.Random(space, trials=..., sampler=sampler))",
+    "pruner": "study.optimize(dasktune.algos.ASHA(space, ...)), which prunes",
+}
+"""Keywords of ``optuna.create_study``, and the words of dasktune for them."""
+
+OF_OPTIMIZE: Mapping[str, str] = {
+    "n_trials": "study.optimize(dasktune.algos.ASHA(space, trials={!r}, max_steps=...))",
+    "timeout": "limits=dasktune.Limits(seconds={!r})",
+    "n_jobs": "workers={!r}",
+    "func": "dasktune.create_study(train, ...): the function that trains belongs to the study",
+    "catch": "nothing: a failed trial does not end a study",
+    "show_progress_bar": "progress={!r}",
+    "gc_after_trial": "nothing",
+}
+"""Keywords of ``optuna.Study.optimize``, and the words of dasktune for them."""
+
+
+def explained(
+    hints: Mapping[str, str],
+) -> Callable[[Callable[Given, Returned]], Callable[Given, Returned]]:
+    """Return a decorator that refuses Optuna's keywords with the words to write in their place."""
+
+    def decorate(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def call(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+            refuse(
+                f"{name} is Optuna's; write {hints[name].format(value)} ({PAGE})"
+                for name, value in kwargs.items()
+                if name in hints
+            )
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                name = function.__name__
+                raise ConfigurationError(f"{name}: {error}; it takes {_named(signature)}") from None
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def tuner_problem(tuner: object) -> str:
+    """Return the problem of a tuner that is none, with the line to write."""
+    problem = f"tuner must be one of dasktune.algos, got {_brief(tuner)}"
+    module = type(tuner).__module__
+    if isinstance(tuner, type) and issubclass(tuner, Tuner):
+        return f"{problem}; make one: {tuner.__name__}(space, ...)"
+    if module.startswith("optuna.samplers"):
+        return (
+            f"{problem}; write dasktune.algos.Random(space, trials=..., max_steps=..., sampler=...)"
+        )
+    if module.startswith("optuna.pruners"):
+        return f"{problem}; dasktune.algos.ASHA and the other tuners prune by themselves"
+    if type(tuner).__name__ == "Space":
+        return f"{problem}; write dasktune.algos.Random(space, trials=20, max_steps=...)"
+    if inspect.isroutine(tuner):
+        return (
+            f"{problem}; the function that trains belongs to create_study, and the space to the "
+            f"tuner ({PAGE})"
+        )
+    return problem
+
+
+def _brief(value: object) -> str:
+    if inspect.isroutine(value) or isinstance(value, type):
+        return f"the {'class' if isinstance(value, type) else 'function'} {value.__qualname__}"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _named(signature: inspect.Signature) -> str:
+    names: list[Any] = [name for name in signature.parameters if name != "self"]
+    return ", ".join(names)

@@ -1,0 +1,125 @@
+"""Calls as Optuna has them, and other slips of new users: each names what to write."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from distributed import Client
+
+import dasktune as dt
+from dasktune.errors import ConfigurationError, StorageError
+from tests.study.test_deletion import Walking
+
+SPACE = dt.Space(lr=dt.Float(0.1, 1))
+
+
+def objective(trial: Any) -> float:
+    return float(trial.suggest_float("lr", 0, 1))
+
+
+def create(folder: Path, **arguments: Any) -> dt.Study:
+    given = {"name": "net", "metric": "loss", "direction": "minimize", "storage": folder / "runs"}
+    return dt.create_study(Walking, **{**given, **arguments})
+
+
+def message(call: Callable[[], object]) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"study_name": "net"}, "study_name is Optuna's; write name='net'"),
+        ({"sampler": None}, "sampler=sampler))"),
+        ({"directions": ["minimize"]}, "metric=..., a list of as many names"),
+        ({"storage": "sqlite:///a.db"}, "write database='sqlite:///a.db' and storage='runs/...'"),
+        ({"nmae": "net"}, "create_study: got an unexpected keyword argument 'nmae'; it takes "),
+    ],
+)
+def test_a_study_as_in_optuna_is_explained(
+    tmp_path: Path, arguments: dict[str, Any], words: str
+) -> None:
+    assert words in message(lambda: create(tmp_path, **arguments))
+
+
+@pytest.mark.parametrize(
+    ("tuner", "arguments", "words"),
+    [
+        (objective, {}, "got the function objective; the function that trains belongs to"),
+        (objective, {"n_trials": 20}, "dasktune.algos.ASHA(space, trials=20, max_steps=...)"),
+        (SPACE, {"timeout": 60}, "write limits=dasktune.Limits(seconds=60)"),
+        (SPACE, {"n_jobs": 2}, "write workers=2"),
+        (dt.algos.ASHA, {}, "got the class ASHA; make one: ASHA(space, ...)"),
+        (SPACE, {}, "write dasktune.algos.Random(space, trials=20, max_steps=...)"),
+        (optuna.samplers.TPESampler(), {}, "max_steps=..., sampler=...)"),
+        (optuna.pruners.MedianPruner(), {}, "dasktune.algos.ASHA and the other tuners prune"),
+        (dt.algos.Grid(dt.Space(lr=[1]), max_steps=1), {"callbacks": print}, "must be a list of"),
+    ],
+)
+def test_a_run_as_in_optuna_is_explained(
+    tmp_path: Path, tuner: Any, arguments: dict[str, Any], words: str
+) -> None:
+    study = create(tmp_path)
+    assert words in message(lambda: study.optimize(tuner, **arguments))
+    study.close()
+
+
+def test_optuna_distributions_become_domains() -> None:
+    space = dt.Space(
+        lr=optuna.distributions.FloatDistribution(1e-4, 1.0, log=True),
+        width=optuna.distributions.IntDistribution(2, 8, step=2),
+        kind=optuna.distributions.CategoricalDistribution(["a", "b"]),
+    )
+    own = dt.Space(lr=dt.Float(1e-4, 1.0, log=True), width=dt.Int(2, 8, step=2), kind=["a", "b"])
+    assert space.to_json() == own.to_json()
+
+
+def test_ranges_in_other_forms_are_refused() -> None:
+    assert "write dasktune.Float(0.1, 1.0) or [0.1, 1.0]" in message(
+        lambda: dt.Space(lr=(0.1, 1.0))
+    )
+    wandb = {"min": 0.1, "max": 1.0}
+    assert "a range is dasktune.Float(low, high)" in message(lambda: dt.Space(lr=wandb))
+
+
+def test_unknown_names_are_refused_once_trials_are_known(
+    tmp_path: Path, two_threads: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = create(tmp_path)
+    study.enqueue_trial({"lr": 0.5})
+    grid = dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=1)
+    with caplog.at_level(logging.WARNING, logger="dasktune"):
+        study.optimize(grid, client=two_threads, check=False, last_line=False)
+    assert "Grid draws no configurations, so 1 queued trials wait on" in caplog.text
+    wrong = message(lambda: study.evaluate({"lrr": 0.1}, steps=1, client=two_threads))
+    assert wrong == "unknown hyper-parameter 'lrr'; known: lr"
+    random = dt.algos.Random(SPACE, trials=1, max_steps=1)
+    study.optimize(random, client=two_threads, check=False, last_line=False)
+    assert study.trials[-1].params == {"lr": 0.5}
+    assert message(lambda: study.enqueue_trial({"rate": 1.0})) == (
+        "unknown coordinate 'rate'; known: lr"
+    )
+    study.close()
+
+
+def test_a_url_without_a_bucket_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="must name a bucket, such as s3://bucket/folder"):
+        dt.CheckpointStore("s3://")
+
+
+def test_a_missing_library_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fsspec
+
+    def missing(*_: object, **__: object) -> object:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec, "url_to_fs", missing)
+    with pytest.raises(StorageError, match=r"Install s3fs .*pip install 'dasktune\[s3\]'"):
+        dt.CheckpointStore("s3://bucket/folder")
