@@ -86,6 +86,7 @@ class ArbiterPlugin(SchedulerPlugin):
         holder: str = "",
         awaits: Collection[tuple[str, str]] = (),
         wanted: Collection[str] | None = None,
+        least: int = 1,
     ) -> dict[str, object]:
         """Answer a run's claim: see `dasktune.graph.shares.Lending.claim`.
 
@@ -97,6 +98,8 @@ class ArbiterPlugin(SchedulerPlugin):
             The stages that it waits for: who holds their leases, and their keys.
         wanted
             The workers that its stages can use now; None for all that it can use.
+        least
+            The number of workers that its stages take together at least.
 
         Returns
         -------
@@ -105,7 +108,7 @@ class ArbiterPlugin(SchedulerPlugin):
             there are. ``problem`` instead if the claim is malformed, as any client may send one.
         """
         try:
-            claim = Claim(workers=workers, weight=weight)
+            claim = Claim(workers=workers, weight=weight, least=least)
         except ConfigurationError as error:
             return {"problem": str(error)}
         now = time.monotonic()

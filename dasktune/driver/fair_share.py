@@ -120,6 +120,7 @@ class FairShare:
             "workers": needed.workers,
             "wanted": None if needed.wanted is None else [*needed.wanted],
             "weight": self._weight,
+            "least": needed.least,
             # A device is given back once all its workers are done with their stages.
             "busy": [*self._view.busy_claims],
             # A device that workers share is lent as a whole, by the worker that stands for it.

@@ -52,7 +52,7 @@ from dasktune.driver.predictions import Predictions
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor, NoEvictor
 from dasktune.driver.reuse import CommitReader, CommitsRead, KnownStates
-from dasktune.driver.scaling import demand_of
+from dasktune.driver.scaling import WorkerDemand, demand_of
 from dasktune.driver.shared_stages import NoSharing, SharedStages
 from dasktune.driver.stage_keys import KeysHashed, StageKeys
 from dasktune.driver.waiting import aside_text, unmet_needs, unmet_needs_text
@@ -741,7 +741,11 @@ class DaskRunner:
         """Write the run status now and then, and claim the run's share of the workers."""
         self._heartbeat.turn(self._sharing)
         now, view = self._now(), self._engine.view
-        self._share.turn(now, lambda: demand_of(view, now, left=self._left), self._sharing)
+
+        def demand() -> WorkerDemand:
+            return demand_of(view, now, left=self._left, least=self._engine.least_workers)
+
+        self._share.turn(now, demand, self._sharing)
 
     @property
     def _left(self) -> int | None:

@@ -28,10 +28,13 @@ class WorkerDemand:
     wanted
         The workers that its stages of now can use, those at work included; None for all. Of
         workers that share a device, one stands for all.
+    least
+        With fewer workers it can train nothing: its stages take so many together.
     """
 
     workers: int
     wanted: frozenset[str] | None = None
+    least: int = 1
 
 
 def usable_slots(
@@ -67,11 +70,12 @@ def usable_slots(
     return min(view.busy_workers + stages.total() + yet_to_begin(view, left), most)
 
 
-def demand_of(view: RunView, now: float, *, left: int | None) -> WorkerDemand:
-    """Return the demand of a run; parameters are those of `usable_slots`."""
+def demand_of(view: RunView, now: float, *, left: int | None, least: int = 1) -> WorkerDemand:
+    """Return the demand of a run; parameters are those of `usable_slots` and `WorkerDemand`."""
     # No more than all workers can be lent.
     workers = usable_slots(view, now, left=left, most=len(view.slots))
-    return WorkerDemand(workers=workers, wanted=_wanted(view, now, left))
+    wanted = _wanted(view, now, left)
+    return WorkerDemand(workers=workers, wanted=wanted, least=min(least, max(1, workers)))
 
 
 def _wanted(view: RunView, now: float, left: int | None) -> frozenset[str] | None:

@@ -160,6 +160,14 @@ class Engine:
         return 0 if session is None or session.finished else session.tuner.to_begin
 
     @property
+    def least_workers(self) -> int:
+        """The number of workers without which no stage of now can be trained.
+
+        With `scale`, trials that wait for more workers than there are go on with fewer.
+        """
+        return 1 if self._choices is not None else self.view.least_workers
+
+    @property
     def model_weights(self) -> list[ModelWeight]:
         """The models of the tuner's space, with their weights; empty without a forest."""
         return [] if self._session is None else self._session.tuner.model_weights

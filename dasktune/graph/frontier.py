@@ -494,6 +494,20 @@ class Frontier:
                     counts[wanted] += workers
         return counts
 
+    def least_ready_workers(self) -> int | None:
+        """Return the least workers that a ready stage takes, or None without a ready stage."""
+        return min(
+            (
+                workers
+                for (_, _, _, workers), heap in self._ready.items()
+                if any(
+                    self._work[node].version == version and is_ready(node)
+                    for *_, version, node in heap
+                )
+            ),
+            default=None,
+        )
+
     def following(self, node: Node) -> Counter[Wanted]:
         """Return how many stages wait for the state at a node's end, by their needs."""
         work = self.work(node)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 from itertools import pairwise
@@ -54,20 +54,27 @@ class Claim:
         How many workers it can use now: its maximum parallelism.
     weight
         With a weight of 2 it gets twice as many workers as one with 1, as long as it can use them.
+    least
+        With fewer workers it can train nothing: its stages take so many together.
 
     Raises
     ------
     ConfigurationError
-        If `workers` is not an int >= 0, or `weight` is not finite and > 0.
+        If `workers` is not an int >= 0, or `weight` is not finite and > 0, or `least` is not an int
+        from 1 to `workers`.
     """
 
     workers: int
     weight: float = 1.0
+    least: int = 1
 
     def __post_init__(self) -> None:
         refuse(weight_problems(self.weight))
         if type(self.workers) is not int or self.workers < 0:
             refuse([f"workers must be an int >= 0, got {self.workers!r}"])
+        most = max(1, self.workers)
+        if type(self.least) is not int or not 1 <= self.least <= most:
+            refuse([f"least must be an int from 1 to {most}, got {shown(self.least)}"])
 
 
 def weight_problems(weight: object) -> list[str]:
@@ -249,6 +256,38 @@ class _Pool:
     targets: Mapping[str, int]
 
 
+class _Sharing:
+    """Workers that are being shared out: what each study has of all, and of each pool."""
+
+    def __init__(self, pools: Mapping[_Users, Mapping[str, None]], has: dict[str, int]) -> None:
+        self.has = has
+        self.targets = {users: dict.fromkeys(users.able, 0) for users in pools}
+        self._pools = pools
+
+    def add(
+        self,
+        fill: Callable[..., list[str]],
+        those: Callable[[_Users], tuple[str, ...]],
+        claims: Mapping[str, Claim],
+    ) -> None:
+        """Share out what is left of each pool; those of few studies go first.
+
+        Parameters
+        ----------
+        fill
+            Gives a number of workers to studies by their claims; returns which study got each.
+        those
+            Gives the studies that get workers of a pool.
+        claims
+            The claims of those that get any.
+        """
+        for users in sorted(self._pools, key=lambda users: len(those(users))):
+            of_users = {name: claims[name] for name in those(users) if name in claims}
+            left = len(self._pools[users]) - sum(self.targets[users].values())
+            for name in fill(self.has, claims=of_users, workers=left):
+                self.targets[users][name] += 1
+
+
 class Lending:
     """Lends the workers of a cluster to the studies that run there.
 
@@ -394,6 +433,8 @@ class Lending:
         for name, share in self._even_shares().items():
             borrower = self._studies[name]
             gets = min(sum(map(borrower.wants, borrower.workers)), borrower.claim.workers)
+            if gets < borrower.claim.least:
+                gets = 0
             owed = borrower.owed + (share - gets) * seconds
             borrower.owed = min(MOST_OWED_SECONDS, max(-MOST_OWED_SECONDS, owed))
         most = -math.inf
@@ -437,19 +478,38 @@ class Lending:
         of a study must not count for its claim: it would wait for others for ever, while a second
         study waits for this worker. In the end all are lent, be they of use or not.
         """
-        pools = self._workers_by_users()
-        claims, has = self._claims(), dict.fromkeys(self._studies, 0)
-        targets = {users: dict.fromkeys(users.able, 0) for users in pools}
-        most = dict.fromkeys(claims, math.inf)
-        share_out = partial(_fill_in_turn, gains=self.gains())
-        lend_rest = partial(_fill, most=most)
-        for fill, those in ((share_out, attrgetter("wanting")), (lend_rest, attrgetter("able"))):
-            for users in sorted(pools, key=lambda users: len(those(users))):
-                of_users = {name: claims[name] for name in those(users)}
-                left = len(pools[users]) - sum(targets[users].values())
-                for name in fill(has, claims=of_users, workers=left):
-                    targets[users][name] += 1
-        return [_Pool(pools[users], users.wanting, targets[users]) for users in pools]
+        pools, claims = self._workers_by_users(), self._claims()
+        shared = self._shared_out(pools, claims)
+        lend_rest = partial(_fill, most=dict.fromkeys(claims, math.inf))
+        shared.add(lend_rest, attrgetter("able"), claims)
+        return [_Pool(pools[users], users.wanting, each) for users, each in shared.targets.items()]
+
+    def _shared_out(
+        self, pools: Mapping[_Users, Mapping[str, None]], claims: Mapping[str, Claim]
+    ) -> _Sharing:
+        """Return the workers that each study shall have.
+
+        Two studies whose stages take two workers each must not hold one each for ever. So the study
+        whose turn it is gets as many as it needs at least, and one that would have too few gets
+        none: it is owed them, and has its turn later.
+        """
+        claims, is_served = dict(claims), False
+        first = next(iter(claims), "")
+        in_turn = partial(_fill_in_turn, gains=self.gains())
+        while True:
+            sharing = _Sharing(pools, dict.fromkeys(claims, 0))
+            if is_served:
+                serve = partial(_fill, most={first: claims[first].least})
+                sharing.add(serve, attrgetter("wanting"), {first: claims[first]})
+            sharing.add(in_turn, attrgetter("wanting"), claims)
+            short = [name for name, claim in claims.items() if 0 < sharing.has[name] < claim.least]
+            if not short:
+                return sharing
+            if short[0] == first and not is_served:
+                is_served = True
+            else:
+                is_served &= short[-1] != first
+                claims[short[-1]] = replace(claims[short[-1]], workers=0, least=1)
 
     def _keep_again(self, pool: _Pool) -> None:
         """Leave workers to studies that were recalled and are no longer to be returned."""

@@ -274,6 +274,13 @@ class RunView:
         return self._dispatcher.frontier.workers_of(node)
 
     @property
+    def least_workers(self) -> int:
+        """The least workers that a stage takes that runs or could start now; 1 without stages."""
+        running = (1 + len(each.lenders) for each in self.attempts.values() if not each.ended)
+        ready = self._dispatcher.frontier.least_ready_workers()
+        return min((*running, *([] if ready is None else [ready])), default=1)
+
+    @property
     def gathering(self) -> Sequence[Node]:
         """The ready stages for which idle workers are kept until enough are idle."""
         return self._dispatcher.gathering

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from dasktune.driver.scaling import running_steps, usable_slots
+from dasktune.graph.devices import with_devices
 from dasktune.graph.events import WorkerGone, WorkerJoined, WorkerLost
 from dasktune.graph.view import RunView
 from dasktune.sequences import Constant
@@ -34,6 +35,20 @@ def test_trials_that_share_nothing_can_use_as_many_workers(workers: int) -> None
     table = apart(5)
     table.join(*(f"w{number}" for number in range(workers)))
     assert usable(table) == 5
+
+
+@pytest.mark.parametrize(("devices", "least"), [((2,), 2), ((2, 4), 2), ((4, 1), 1), ((), 1)])
+def test_least_workers_are_those_of_the_smallest_stage(
+    devices: tuple[int, ...], least: int
+) -> None:
+    table = Table()
+    for number, each in enumerate(devices):
+        sequences = with_devices({"lr": Constant(float(number))}, [(0, each)])
+        table.dispatcher.register(number, sequences, 8)
+        table.dispatcher.extend(number, 8, 0.0, 0.0)
+    assert RunView(table.dispatcher).least_workers == least
+    table.join(*(f"w{number}" for number in range(6)))
+    assert RunView(table.dispatcher).least_workers == least
 
 
 def test_lost_worker_counts_until_its_stage_can_start_again() -> None:

@@ -360,3 +360,54 @@ def test_worker_that_a_study_cannot_use_now_is_lent_to_another() -> None:
     assert {study: lending.lent(study) for study in wanted} == {
         study: {worker} for study, worker in wanted.items()
     }
+
+
+def seconds_at_work(claims: dict[str, Claim], workers: int, seconds: int) -> dict[str, int]:
+    """Return for how many worker seconds each study trained, in stages of as many as it claims."""
+    lending = Lending()
+    for number in range(workers):
+        lending.join(f"w{number}", 0.0)
+    busy = dict.fromkeys(claims, frozenset[str]())
+    trained = dict.fromkeys(claims, 0)
+    for second in range(seconds):
+        for name, claim in claims.items():
+            lent = lending.claim(name, claim, float(second), busy[name])
+            whole = len(lent) - len(lent) % claim.least
+            busy[name] = frozenset(sorted(lent)[: min(whole, claim.workers)])
+            trained[name] += len(busy[name])
+    return trained
+
+
+def together(workers: int, least: int = 0) -> Claim:
+    return Claim(workers=workers, least=least or workers)
+
+
+@pytest.mark.parametrize(
+    ("claims", "workers"),
+    [
+        ({"a": together(2), "b": together(2)}, 2),
+        ({"a": together(2), "b": together(2)}, 3),
+        ({"a": together(2), "b": together(2), "c": together(2)}, 2),
+        ({"a": together(4), "b": Claim(workers=4)}, 4),
+        ({"b": Claim(workers=4), "a": together(4)}, 4),
+        ({"a": together(3), "b": together(2, 1), "c": together(2)}, 3),
+        ({"a": together(8, 2), "b": together(8, 4), "c": Claim(workers=8)}, 8),
+    ],
+)
+def test_studies_of_gangs_train_in_turn(claims: dict[str, Claim], workers: int) -> None:
+    seconds = 600
+    trained = seconds_at_work(claims, workers, seconds)
+    even = even_shares(claims, workers)
+    assert all(trained[name] >= 0.6 * even[name] * seconds for name in claims), trained
+    assert sum(trained.values()) <= workers * seconds
+
+
+def test_gang_of_more_workers_than_there_are_hinders_nobody() -> None:
+    trained = seconds_at_work({"a": together(4), "b": Claim(workers=3)}, 3, 60)
+    assert trained["a"] == 0
+    assert trained["b"] >= 170
+
+
+def test_least_workers_beyond_the_claim_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="least must be an int from 1 to 4, got 5"):
+        Claim(workers=4, least=5)
