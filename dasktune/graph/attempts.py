@@ -21,6 +21,8 @@ class Attempt:
     stands for what another driver trains; of one that is `uprooted` it is known that the state
     it starts from had gone: that it does not find it says nothing of one that was saved there
     since. `timed_steps` are its steps whose time has been learned from, `timed_seconds` that time.
+    `heard_at` is the time of the message that it was at `position`. One that stops so that its rest
+    is trained by another class `goes_to` that class.
 
     A stage that several devices train has *lenders*: workers of the class of its own worker, each
     of which has left its devices to it and trains nothing else until the attempt has ended. Its
@@ -47,6 +49,8 @@ class Attempt:
     uprooted: bool = False
     timed_steps: int = 0
     timed_seconds: float = 0.0
+    heard_at: float = 0.0
+    goes_to: str = ""
     lenders: tuple[str, ...] = ()
 
     @property
@@ -87,6 +91,12 @@ class Slot:
 
 LOOKAHEAD_SECONDS = 0.03
 """About three times what an instruction needs to reach a worker through Dask."""
+
+LOAD_SECONDS = 1.0
+"""Seconds of loading a state before any was measured, so that no first change of worker is free.
+
+This is an assumption; the first load that is measured replaces it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

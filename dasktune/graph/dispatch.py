@@ -316,7 +316,7 @@ class Dispatcher:
             case Started():
                 self._started(event.attempt, now)
             case Progress():
-                self._progress(event)
+                self._progress(event, now)
             case Saved():
                 self._saved(event)
             case SaveMissed():
@@ -576,11 +576,12 @@ class Dispatcher:
             attempt.begun, attempt.started = True, now
             self._placing.packing.reached(attempt, attempt.start)
 
-    def _progress(self, event: Progress) -> None:
+    def _progress(self, event: Progress, now: float) -> None:
         attempt = self.attempts.get(event.attempt)
         if attempt is None:
             return
         self._advance(attempt, event.step)
+        self._placing.heard_of(attempt, now)
         self._placing.packing.reached(attempt, event.step)
         steps = event.step - attempt.start
         # Each time as many steps again: a long stage is measured early, and costs little.
@@ -929,6 +930,8 @@ class Dispatcher:
     def _fill(self, now: float) -> None:
         if not self._is_held:
             self._out.extend(self._placing.fill(now))
+            for attempt in self._placing.leaving(now):
+                self._halt(attempt)
 
     def _take(self) -> list[Instruction]:
         out, self._out = self._out, []

@@ -88,6 +88,8 @@ class Work:
         The furthest step at which it was lost with a worker.
     backlog
         The group and the seconds with which the ready stage counts in the backlog.
+    left
+        The classes of the workers that its stage has left for another one.
     """
 
     __slots__ = (
@@ -99,6 +101,7 @@ class Work:
         "errors",
         "failed",
         "heap",
+        "left",
         "length",
         "losses",
         "lost_at",
@@ -128,6 +131,7 @@ class Work:
         self.version = 0
         self.heap: list[Entry] = []
         self.backlog: tuple[Group, float] | None = None
+        self.left: frozenset[str] = frozenset()
 
     @property
     def gangs(self) -> frozenset[frozenset[str]]:
@@ -310,6 +314,7 @@ class Frontier:
         if bottom.lost_at < step:  # what it was lost in is the step after that
             top.losses, top.lost_at = bottom.losses, bottom.lost_at
             bottom.losses, bottom.lost_at = 0, -1
+        top.left = bottom.left
         top.raised_on = dict(bottom.raised_on)
         top.errors = {at: list(on) for at, on in bottom.errors.items() if at < step}
         if bottom.failed is not None and bottom.failed.step < step:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import mul
 
@@ -17,6 +17,7 @@ from dasktune.graph.matching import Wanted
 from dasktune.graph.plan import Node
 from dasktune.graph.prices import NEVER, makespan, prices_of
 from dasktune.graph.speeds import Speeds
+from dasktune.types import Step
 
 _SAME = 0.3
 """Advantages that differ by less, in natural logarithms, are alike: the longer path goes first."""
@@ -138,15 +139,17 @@ class Market:
         self.changed()
         self._patience.pop(node, None)
 
-    def terms(self, node: Node, held_by: str | None) -> Terms:
+    def terms(self, node: Node, held_by: str | None, start: Step | None = None) -> Terms:
         """Return the terms of a stage; stages that are alike share them.
 
         Parameters
         ----------
         held_by
             The class of the worker that holds the state which the stage starts from, if any.
+        start
+            The step that it starts from, if it is the rest of a stage that runs.
         """
-        start = start_of(node)
+        start = start_of(node) if start is None else start
         estimates = self._speeds.by_class(node)
         alike = estimates, node.stop - start, start > 0, held_by, node.needs
         terms = self._terms.get(alike)
@@ -244,21 +247,48 @@ class Market:
                 return now < self._patience.setdefault(node, now + here)
         return False
 
+    def is_outbid(
+        self, rest: tuple[float, Terms], kind: str, others: Iterable[tuple[float, Terms]]
+    ) -> bool:
+        """Whether a stage that waits would be given a worker before the rest of the one it trains.
+
+        Only a stage for which another class is better is outbid.
+
+        Parameters
+        ----------
+        rest
+            The priority and the terms of the rest of the stage that the worker trains.
+        kind
+            The class of the worker.
+        others
+            The priorities and the terms of stages that wait.
+        """
+        priority, terms = rest
+        level = self.levels(terms)[kind]
+        return level > 0 and any(
+            (-urgent, self.levels(other)[kind]) < (-priority, level) for urgent, other in others
+        )
+
     def next_end_of_patience(self, now: float) -> float | None:
         """Return when the next stage has waited for long enough, if one waits."""
         return min((until for until in self._patience.values() if until > now), default=None)
 
     def _before(self, terms: Terms) -> float:
         """Return the least seconds of all that waits, but for one stage."""
+        cost = terms.workers * min(map(mul, self._worths, terms.seconds.values()), default=0.0)
+        return max(0.0, self.seconds_of_all - cost / self._worth_of_all)
+
+    @property
+    def seconds_of_all(self) -> float:
+        """The least seconds in which the workers of all classes train all that waits."""
         if not self._is_current:
             self._renew()
-        slots, prices = self._speeds.slots, self._prices
         if self._makespan is None:
+            slots, prices = self._speeds.slots, self._prices
             self._makespan = makespan(
                 self._backlog(), tuple(slots.values()), tuple(prices.values())
             )
-        cost = terms.workers * min(map(mul, self._worths, terms.seconds.values()), default=0.0)
-        return max(0.0, self._makespan - cost / self._worth_of_all)
+        return self._makespan
 
 
 def _level(cost: float, least_other: float) -> int:

@@ -22,6 +22,7 @@ from dasktune.graph.gangs import Gangs
 from dasktune.graph.loads import Loads
 from dasktune.graph.market import Market, Terms
 from dasktune.graph.matching import Matching, Wanted
+from dasktune.graph.moves import Moves
 from dasktune.graph.packing import Packing
 from dasktune.graph.plan import Node, Place
 from dasktune.graph.speeds import Speeds
@@ -92,6 +93,10 @@ class Placing:
         self._lent: frozenset[str] | None = None
         self.loads = Loads(options.load_seconds)
         self._market = Market(frontier, speeds, self._kinds_for, loads=self.loads)
+        self._moves = Moves(frontier, speeds, self._market, attempts)
+        self._heard_of: dict[str, None] = {}
+        """The attempts whose progress was heard of since the last review."""
+        self._were_idle: frozenset[str] = frozenset()
         self._launched = 0
         self._filled = 0.0
         self._looked_at: set[str] = set()
@@ -135,6 +140,38 @@ class Placing:
         self.gangs.kept = kept
         launched, self._out = self._out, []
         return launched
+
+    def leaving(self, now: float) -> list[Attempt]:
+        """Return the attempts whose stages should go on elsewhere; see `dasktune.graph.moves`.
+
+        This is asked after `fill`: idle workers are those for which nothing waits. With workers
+        that share a device, stages stay.
+        """
+        idle, heard_of = frozenset(self._idle), self._heard_of
+        has_new = not idle <= self._were_idle
+        self._were_idle, self._heard_of = idle, {}
+        if not (has_new or heard_of) or not self._market.is_open or self.packing.is_open:
+            return []
+        running = (slot.queue[0] for slot in self.slots.values() if slot.queue)
+        reviewed = [each for each in running if has_new or each.id in heard_of]
+        moves = self._moves.leaving(
+            reviewed,
+            self._might_begin,
+            lambda kind, count: self._free_in(kind, now, count),
+            now,
+        )
+        return list(moves)
+
+    def heard_of(self, attempt: Attempt, now: float) -> None:
+        """Note that a worker has said how far an attempt is."""
+        attempt.heard_at = now
+        self._heard_of[attempt.id] = None
+
+    def _might_begin(self, attempt: Attempt) -> Iterator[Node]:
+        """Yield the first ready stage of each group, if an attempt's worker may begin it."""
+        for _, node in self._frontier.heads():
+            if self._may_start(node, [attempt.worker]):
+                yield node
 
     def next_tick(self, now: float) -> float | None:
         """Return when `fill` is due: a worker is about to run dry, or is to be tried again."""
@@ -279,6 +316,7 @@ class Placing:
         self._lent = None
         self.is_mixed = False
         self._idle.clear()
+        self._heard_of.clear()
         self.trust.clear()
         self.matching.clear()
         self.packing.clear()

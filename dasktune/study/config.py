@@ -12,7 +12,7 @@ from typing import Any
 from dasktune.driver.numerics import PORTABLE
 from dasktune.engine.scaling import Scale, one_device_text
 from dasktune.errors import ConfigurationError, name_problems, refuse, shown, unknown
-from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
+from dasktune.graph.attempts import LOAD_SECONDS, LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.audits import SHARE, audit_problems
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.shares import weight_problems
@@ -171,6 +171,7 @@ class StudyConfig:
             saves=SavePolicy(every=self.checkpoint_every),
             merge=self.merges,
             lookahead_seconds=LOOKAHEAD_SECONDS,
+            load_seconds=LOAD_SECONDS,
         )
 
     def needs_of(self) -> Callable[[Mapping[str, Value]], Needs] | None:

@@ -39,7 +39,7 @@ def test_page_study_is_recorded_and_simulated(
     seconds, busy = module.unlike(dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=4))
     assert (seconds, busy) == (2.0, {"fast": 2.0, "slow": 0.0})
     slower = module.four_times_slower(dt.algos.Grid(dt.Space(lr=[0.1, 0.2, 0.3]), max_steps=4))
-    assert slower.seconds == 16.0
+    assert (slower.seconds, slower.steps_repeated) == (7.0, 0), "its stage leaves the slow worker"
     space = dt.Space(lr=dt.Float(0.1, 1.0))
     halving = dt.algos.ASHA(space, trials=64, max_steps=64, brackets="aggressive")
     scaled = module.on_several_workers(halving)
