@@ -154,8 +154,7 @@ class TorchTrainer(Trainer):
             attributes.load_into(item, state["objects"][path])
         for name, saved in state["values"].items():
             device = "cpu" if name in state.get("on_host", ()) else self.device
-            current = getattr(self, name, None)
-            setattr(self, name, attributes.revived(saved, current, device))
+            self._set_value(name, attributes.revived(saved, self._value(name), device))
         if "others" in state:
             self._compare_others(state["others"])
         restore_global(state["generators"], self.device)
@@ -259,6 +258,14 @@ class TorchTrainer(Trainer):
             for name, value in vars(self).items()
             if name not in _GIVEN and name != _ORIGIN and not isinstance(value, Undivided)
         }
+
+    def _value(self, name: str) -> Any:
+        """Return one of the attributes by its name; None if there is none yet."""
+        return getattr(self, name, None)
+
+    def _set_value(self, name: str, value: Any) -> None:
+        """Set one of the attributes that are values."""
+        setattr(self, name, value)
 
     def _is_touched(self, name: str, value: Any) -> bool:
         """Return whether a value has changed since `build`; numbers alone count as changed."""
