@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_MODULES: tuple[str, ...] = ()
+_MODULES: tuple[str, ...] = ("lightning",)
 
 __all__ = [*_MODULES]
 

@@ -15,6 +15,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -35,11 +36,6 @@ from dasktune.trainer.generators import is_cuda
 from dasktune.trainer.torch import TorchTrainer
 from dasktune.trainer.turns import Turns, TurnsEnded
 from dasktune.types import Value
-
-L = framework("lightning.pytorch", extra="lightning")
-_LightningEnvironment = framework(
-    "lightning.pytorch.plugins.environments", extra="lightning"
-).LightningEnvironment
 
 _OURS = {
     "accelerator": "the device of a worker is given by dasktune",
@@ -109,9 +105,10 @@ def trainer(
     --------
     A study then is ``dasktune.create_study(trainer(Net, Digits), metric="val_accuracy", ...)``.
     """
+    L = _lightning()  # noqa: N806
     known = inspect.signature(L.Trainer.__init__).parameters.keys() - {"self"}
     for name, maker in (("module", module), ("data", data)):
-        if maker is not None and not callable(maker):
+        if maker is not None and not (isinstance(maker, type) or inspect.isroutine(maker)):
             raise ConfigurationError(
                 f"{name} must be a class or a function, which each trial calls, got {maker!r:.80}"
             )
@@ -159,7 +156,7 @@ class LightningTrainer(TorchTrainer):
 
     def build(self, hp: Mapping[str, Value]) -> None:
         """Make module and data, and run Lightning's fit up to its first epoch."""
-        kind = type(self)
+        kind, L = type(self), _lightning()  # noqa: N806
         make_data = kind.make_data or _no_data
         refuse_unknown(hp, kind.make_module, make_data)
         module = kind.make_module(**arguments_of(kind.make_module, hp, self.config))
@@ -175,6 +172,7 @@ class LightningTrainer(TorchTrainer):
         self._dasktune_values = dict(hp)
         self._dasktune_trainer, self._dasktune_folder = self._lightning_trainer()
         self._begin()
+        self._refuse_persistent_workers()
         self.optimizers = self._dasktune_trainer.optimizers
         self.schedulers = [each.scheduler for each in self._dasktune_trainer.lr_scheduler_configs]
         self.held = _Held(module, self._dasktune_data, self._dasktune_trainer.callbacks)
@@ -247,7 +245,7 @@ class LightningTrainer(TorchTrainer):
             "state_dict": self.module.state_dict(),
             "optimizer_states": [],
             "lr_schedulers": [],
-            "pytorch-lightning_version": L.__version__,
+            "pytorch-lightning_version": _lightning().__version__,
         }
         connector.restore_datamodule()
         connector.restore_model()
@@ -295,6 +293,8 @@ class LightningTrainer(TorchTrainer):
 
     def _lightning_trainer(self) -> tuple[Any, str]:
         """Return Lightning's trainer, and the folder for files of its callbacks."""
+        L = _lightning()  # noqa: N806
+        environments = framework("lightning.pytorch.plugins.environments", extra="lightning")
         options = {name: _made(option) for name, option in {**_QUIET, **self.options}.items()}
         given = options.pop("callbacks", None) or []
         callbacks = given if isinstance(given, list) else [given]
@@ -310,11 +310,11 @@ class LightningTrainer(TorchTrainer):
         made = L.Trainer(
             **options,
             **_device_options(self.device),
-            callbacks=[_Pause(), *callbacks],
+            callbacks=[_pause_class()(), *callbacks],
             plugins=[
                 *(plugins if isinstance(plugins, list) else [plugins]),
                 # Lightning must not take over the job in which the worker runs.
-                _LightningEnvironment(),
+                environments.LightningEnvironment(),
             ],
             default_root_dir=folder.name,
         )
@@ -334,10 +334,19 @@ class LightningTrainer(TorchTrainer):
             fit.fit(module, datamodule=data)
 
         self._dasktune_turns = turns = Turns(body)
-        next(each for each in fit.callbacks if isinstance(each, _Pause)).turns = turns
+        next(each for each in fit.callbacks if isinstance(each, _pause_class())).turns = turns
         # The thread does not know the trainer: it would keep it alive, and wait for ever.
         weakref.finalize(self, turns.close)
         self.has_ended = not turns.go_on()
+
+    def _refuse_persistent_workers(self) -> None:
+        fit = self._dasktune_trainer
+        loaders = attributes.items_within("", [fit.train_dataloader, fit.val_dataloaders], set())
+        if any(getattr(each, "persistent_workers", False) for _, each in loaders):
+            raise ConfigurationError(
+                "persistent_workers must be False: the generators of worker processes that stay "
+                "cannot be saved"
+            )
 
     def _reload(self) -> None:
         """Make the loaders anew."""
@@ -370,7 +379,7 @@ class LightningTrainer(TorchTrainer):
         maker = type(self).make_data
         if maker is None:
             return set()
-        if not isinstance(self._dasktune_data, _Loaders):
+        if not isinstance(self._dasktune_data, _loaders_class()):
             return {
                 name
                 for name in changed
@@ -387,13 +396,14 @@ class _Held(Mapping[str, Any]):
 
     def __init__(self, module: Any, data: Any, callbacks: list[Any]) -> None:
         # Others save themselves, and are part of Lightning's checkpoint.
-        plain = [each for each in callbacks if type(each).state_dict is L.Callback.state_dict]
+        saves_nothing = _lightning().Callback.state_dict
+        plain = [each for each in callbacks if type(each).state_dict is saves_nothing]
         holders = {"module": module, "data": data}
         holders |= {f"callbacks[{index}]": each for index, each in enumerate(plain)}
         self._holders = {
             path: (each, _own_names(each))
             for path, each in holders.items()
-            if each is not None and not isinstance(each, _Pause)
+            if each is not None and not isinstance(each, _pause_class())
         }
 
     def __getitem__(self, name: str) -> Any:
@@ -401,9 +411,10 @@ class _Held(Mapping[str, Any]):
         return vars(self._holders[path][0])[attribute]
 
     def __iter__(self) -> Iterator[str]:
+        fit = _lightning().Trainer
         for path, (holder, own) in self._holders.items():
             for name, value in vars(holder).items():
-                if name not in own and not isinstance(value, L.Trainer):
+                if name not in own and not isinstance(value, fit):
                     yield f"{path}.{name}"
 
     def __len__(self) -> int:
@@ -415,33 +426,46 @@ class _Held(Mapping[str, Any]):
         setattr(self._holders[path][0], attribute, value)
 
 
-class _Pause(L.Callback):  # type: ignore[misc]
-    """Gives the turn to dasktune where an epoch begins, before any other callback."""
-
-    turns: Turns
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Wait until the epoch shall be trained."""
-        try:
-            self.turns.pause()
-        except TurnsEnded:
-            # The end of this process's part is none of the training: nobody needs to know.
-            trainer.callbacks.clear()
-            raise
+def _lightning() -> Any:
+    """Return the package, which is imported on first use."""
+    return framework("lightning.pytorch", extra="lightning")
 
 
-class _Loaders(L.LightningDataModule):  # type: ignore[misc]
-    """The loaders that a function has returned, for training and validation."""
+@cache
+def _pause_class() -> Any:
+    class Pause(_lightning().Callback):  # type: ignore[misc]
+        """Gives the turn to dasktune where an epoch begins, before any other callback."""
 
-    def __init__(self, loaders: tuple[Any, ...]) -> None:
-        super().__init__()
-        self.loaders = loaders
-        if len(loaders) > 1:
-            self.val_dataloader = lambda: self.loaders[1]
+        turns: Turns
 
-    def train_dataloader(self) -> Any:
-        """Return the loader for training."""
-        return self.loaders[0]
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            """Wait until the epoch shall be trained."""
+            try:
+                self.turns.pause()
+            except TurnsEnded:
+                # The end of this process's part is none of the training: nobody needs to know.
+                trainer.callbacks.clear()
+                raise
+
+    return Pause
+
+
+@cache
+def _loaders_class() -> Any:
+    class Loaders(_lightning().LightningDataModule):  # type: ignore[misc]
+        """The loaders that a function has returned, for training and validation."""
+
+        def __init__(self, loaders: tuple[Any, ...]) -> None:
+            super().__init__()
+            self.loaders = loaders
+            if len(loaders) > 1:
+                self.val_dataloader = lambda: self.loaders[1]
+
+        def train_dataloader(self) -> Any:
+            """Return the loader for training."""
+            return self.loaders[0]
+
+    return Loaders
 
 
 def _as_data_module(made: Any) -> Any:
@@ -452,7 +476,7 @@ def _as_data_module(made: Any) -> Any:
     ConfigurationError
         If it is of another kind.
     """
-    if made is None or isinstance(made, L.LightningDataModule):
+    if made is None or isinstance(made, _lightning().LightningDataModule):
         return made
     loaders = made if isinstance(made, tuple) else (made,)
     if not 1 <= len(loaders) <= 2 or not all(hasattr(each, "__iter__") for each in loaders):
@@ -460,7 +484,7 @@ def _as_data_module(made: Any) -> Any:
             "data must make a LightningDataModule, a DataLoader, or two: for training and for "
             f"validation, got {made!r:.80}"
         )
-    return _Loaders(loaders)
+    return _loaders_class()(loaders)
 
 
 def _no_data() -> None:
@@ -485,6 +509,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _own_names(holder: Any) -> frozenset[str]:
     """Return the names of the attributes that Lightning gives to an object itself."""
+    L = _lightning()  # noqa: N806
     kinds = (L.LightningModule, L.LightningDataModule, L.Callback)
     made = next(kind() for kind in kinds if isinstance(holder, kind))
     hparams = ("_hparams", "_hparams_initial", "_hparams_name")

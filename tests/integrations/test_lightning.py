@@ -1,0 +1,213 @@
+"""The trainer of Lightning: exact, as Lightning itself trains, and clear about mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import dasktune as dt
+from dasktune.errors import ConfigurationError, TrainerError
+from dasktune.sequences import MultiStep, Piecewise
+from dasktune.trainer.fingerprint.fingerprint import fingerprint
+from dasktune.trainer.lifecycle import run_alone
+from tests.integrations.exact import assert_resumes
+
+torch = pytest.importorskip("torch")
+L = pytest.importorskip("lightning.pytorch")
+
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+pytestmark = [
+    pytest.mark.framework("lightning"),
+    pytest.mark.filterwarnings(
+        "ignore:.*(srun|does not have many workers|LeafSpec|number of|no `val_data)"
+    ),
+]
+
+
+class Net(L.LightningModule):
+    def __init__(self, lr: float, width: int = 8, weight: float = 1.0) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(4, width), torch.nn.BatchNorm1d(width), torch.nn.Dropout(0.2),
+            torch.nn.Linear(width, 1),
+        )  # fmt: skip
+        self.batches = 0
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        x, y = batch
+        self.batches += 1
+        loss = self.hparams.weight * ((self.net(x)[:, 0] - y) ** 2).mean() / self.batches**0.1
+        self.log("loss", loss)
+        return loss
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        x, y = batch
+        self.log("val_loss", ((self.net(x)[:, 0] - y) ** 2).mean())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=self.hparams.lr, momentum=0.9)
+
+
+class Scheduled(Net):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.hparams.lr)
+        steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        return [optimizer], [steps, {"scheduler": plateau, "monitor": "val_loss"}]
+
+
+class Data(L.LightningDataModule):
+    def __init__(self, batch_size: int = 8) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+
+    def setup(self, stage: str) -> None:
+        x = torch.rand(64, 4)
+        data = TensorDataset(x, x.sum(1))
+        self.train, self.val = torch.utils.data.random_split(data, [48, 16])
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.train, self.batch_size, shuffle=True)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(self.val, 16)
+
+
+def loaders(batch_size: int = 8) -> Any:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.rand(64, 4, generator=generator)
+    data = TensorDataset(x, x.sum(1))
+    return DataLoader(data, batch_size, shuffle=True, generator=generator), DataLoader(data, 64)
+
+
+class Counting(L.Callback):
+    """Keeps a number that later steps depend on, and has no state_dict."""
+
+    def __init__(self) -> None:
+        self.epochs = 0
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        self.epochs += 1
+        trainer.optimizers[0].param_groups[0]["weight_decay"] = 0.01 * self.epochs
+
+
+def trainer(*given: Any, **options: Any) -> Any:
+    return dt.integrations.lightning.trainer(*given, log_every_n_steps=1, **options)
+
+
+def callbacks() -> list[Any]:
+    return [
+        L.callbacks.EarlyStopping("val_loss", patience=3),
+        L.callbacks.ModelCheckpoint(monitor="val_loss", save_top_k=2),
+        Counting(),
+    ]
+
+
+def test_metrics_are_those_of_lightning_itself() -> None:
+    torch.set_num_threads(1)  # as trainers do
+    L.seed_everything(0, verbose=False)
+    options = {"enable_progress_bar": False, "logger": False, "num_sanity_val_steps": 0}
+    options |= {"enable_model_summary": False, "enable_checkpointing": False, "accelerator": "cpu"}
+    fit = L.Trainer(max_epochs=3, log_every_n_steps=1, deterministic=True, **options)
+    fit.fit(Net(0.05), datamodule=Data())
+    lone = run_alone(trainer(Net, Data), {"lr": 0.05}, 3)
+    assert lone.metrics[3] == {name: float(value) for name, value in fit.callback_metrics.items()}
+
+
+@pytest.mark.parametrize("data", [Data, loaders])
+def test_resumes_over_changes_of_values_and_callbacks(data: Any) -> None:
+    hp = {
+        "lr": MultiStep(0.05, [2], 0.1),
+        "batch_size": Piecewise([8, 16], [3]),
+        "weight": Piecewise([1.0, 2.0], [4]),
+    }
+    assert_resumes(trainer(Net, data, callbacks=callbacks), hp, 5)
+
+
+def test_resumes_with_schedulers_clipping_and_half_precision() -> None:
+    options = {"precision": "bf16-mixed", "gradient_clip_val": 0.5, "accumulate_grad_batches": 4}
+    hp = {"lr": 0.01, "width": 4}
+    assert_resumes(trainer(Scheduled, Data, max_epochs=5, **options), hp, 5)
+
+
+def test_a_trial_that_a_callback_has_stopped_stays_as_it_is() -> None:
+    stopping = L.callbacks.EarlyStopping("val_loss", patience=1, min_delta=100.0)
+    kind = trainer(Net, Data, callbacks=[stopping])
+    lone = run_alone(kind, {"lr": 0.05}, 4)
+    assert lone.metrics[1] != lone.metrics[2] == lone.metrics[3] == lone.metrics[4]
+    assert_resumes(kind, {"lr": 0.05}, 4)
+
+
+def test_no_trial_goes_beyond_max_epochs() -> None:
+    with pytest.raises(TrainerError, match="all 2 epochs of max_epochs have been trained"):
+        run_alone(trainer(Net, Data, max_epochs=2), {"lr": 0.05}, 3)
+
+
+@pytest.mark.parametrize(
+    ("module", "hp", "message"),
+    [
+        (Net, {"lr": 0.1, "depth": 2}, "nothing takes the hyper-parameter 'depth': Net takes lr"),
+        (Net, {"width": 2}, "Net needs 'lr', which is neither a hyper-parameter nor in config"),
+        (Net, {"lr": 0.1, "width": Piecewise([4, 8], [1])}, "Net reads it only where it is made"),
+        (Scheduled, {"lr": MultiStep(0.1, [1], 0.1)}, "and a scheduler of configure_optimizers"),
+        (Data, {}, "Data must make a lightning.LightningModule, got Data"),
+    ],
+)
+def test_hyper_parameters_without_effect_are_refused(module: Any, hp: Any, message: str) -> None:
+    with pytest.raises((ConfigurationError, TrainerError), match=message):
+        run_alone(trainer(module, Data), hp, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((Net(0.1),), {}, "module must be a class or a function, which each trial calls"),
+        ((Net, Data()), {}, "data must be a class or a function, which each trial calls"),
+        ((Net,), {"max_steps": 3}, "max_steps must not be given: how far a trial is trained"),
+        ((Net,), {"epochs": 3}, "lightning.Trainer has no option 'epochs'; it has "),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: Any, options: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        dt.integrations.lightning.trainer(*arguments, **options)
+
+
+def test_persistent_workers_are_refused() -> None:
+    def data() -> Any:
+        return DataLoader(TensorDataset(torch.rand(8, 4), torch.rand(8)), 4,
+                          num_workers=1, persistent_workers=True)  # fmt: skip
+
+    with pytest.raises(ConfigurationError, match="persistent_workers must be False"):
+        run_alone(trainer(Net, data), {"lr": 0.1}, 1)
+
+
+def test_a_module_without_metrics_is_told_how_to_log() -> None:
+    class Silent(Net):
+        def training_step(self, batch: Any, index: int) -> Any:
+            return ((self.net(batch[0])[:, 0] - batch[1]) ** 2).mean()
+
+        def validation_step(self, batch: Any, index: int) -> None:
+            pass
+
+    with pytest.raises(TrainerError, match="Silent must log its metrics, as in self"):
+        run_alone(trainer(Silent, Data), {"lr": 0.1}, 1)
+
+
+def test_options_and_code_are_parts_of_the_fingerprint() -> None:
+    def digest(*given: Any, **options: Any) -> str:
+        return fingerprint(trainer(*given, **options), {}).digest
+
+    stopping = L.callbacks.EarlyStopping
+    digests = [
+        digest(Net, Data),
+        digest(Scheduled, Data),
+        digest(Net, loaders),
+        digest(Net, Data, precision="bf16-mixed"),
+        digest(Net, Data, callbacks=[stopping("val_loss", patience=1)]),
+        digest(Net, Data, callbacks=[stopping("val_loss", patience=2)]),
+    ]
+    assert len({*digests}) == len(digests)
+    assert digest(Net, Data, callbacks=[stopping("val_loss", patience=2)]) == digests[-1]
