@@ -209,7 +209,7 @@ class LightningTrainer(TorchTrainer):
         }
 
     def evaluate(self) -> Mapping[str, float]:
-        """Return what the module has logged."""
+        """Return the metrics that the module has logged."""
         if not self.metrics:
             raise TrainerError(
                 f"{type(self.module).__name__} must log its metrics, as in "

@@ -260,7 +260,7 @@ class TorchTrainer(Trainer):
         }
 
     def _value(self, name: str) -> Any:
-        """Return one of the attributes by its name; None if there is none yet."""
+        """Return one of the attributes by its name, or None."""
         return getattr(self, name, None)
 
     def _set_value(self, name: str, value: Any) -> None:

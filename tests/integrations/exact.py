@@ -44,7 +44,7 @@ def parts_of(state: Any) -> dict[str, str]:
 
 
 @contextmanager
-def one_thread(trainer: Any) -> Iterator[Client]:
+def single_thread(trainer: Any) -> Iterator[Client]:
     """Return a client of one worker in this process, which has the generators to itself."""
     trainer.requires_process = False
     with (
@@ -58,7 +58,7 @@ def one_thread(trainer: Any) -> Iterator[Client]:
 
 def assert_merges(study: Any, tuner: Any, steps: tuple[int, int]) -> None:
     """Run a study: it asks for and trains so many steps, and each trial is a lone one."""
-    with one_thread(study.trainer) as client:
+    with single_thread(study.trainer) as client:
         study.optimize(tuner, client=client, check=False, progress=False)
     summary = study.summary()
     assert (summary["steps_requested"], summary["steps_executed"]) == steps
