@@ -151,7 +151,7 @@ class LightningTrainer(TorchTrainer):
 
     module: Any
     metrics: Mapping[str, float]
-    held: _Held
+    held: _UserAttributes
     """What module, data module and callbacks hold in attributes that users have set."""
 
     def build(self, hp: Mapping[str, Value]) -> None:
@@ -175,7 +175,7 @@ class LightningTrainer(TorchTrainer):
         self._refuse_persistent_workers()
         self.optimizers = self._dasktune_trainer.optimizers
         self.schedulers = [each.scheduler for each in self._dasktune_trainer.lr_scheduler_configs]
-        self.held = _Held(module, self._dasktune_data, self._dasktune_trainer.callbacks)
+        self.held = _UserAttributes(module, self._dasktune_data, self._dasktune_trainer.callbacks)
 
     def setup(self, hp: Mapping[str, Value]) -> None:
         """Take over values that have changed."""
@@ -391,7 +391,7 @@ class LightningTrainer(TorchTrainer):
         return set(taken)
 
 
-class _Held(Mapping[str, Any]):
+class _UserAttributes(Mapping[str, Any]):
     """The attributes that users set on their objects, by dotted name, as they are now."""
 
     def __init__(self, module: Any, data: Any, callbacks: list[Any]) -> None:
