@@ -171,6 +171,16 @@ def _for_gangs(view: RunView) -> Iterator[Wait]:
         count = _counted(view.workers_of(node), "worker")
         text = f"1 stage of {trials} to run: it waits until {count} of one class are idle"
         yield Wait(kind="stages", text=text)
+    if any(view.withheld):
+        return  # it may take those of other studies in its turn
+    for node, most in islice(view.short_of_workers, MOST_UNMET):
+        trials = trials_text(sorted(trials_of(node))[:MOST_TRIALS])
+        text = (
+            f"1 stage of {trials} to run: {view.workers_of(node)} workers of one class must train "
+            f"it together, since its state key names the number of devices; there "
+            f"{'is' if most == 1 else 'are'} {most}"
+        )
+        yield Wait(kind="resources", text=text)
 
 
 def _for_share(view: RunView) -> Iterator[Wait]:

@@ -274,6 +274,15 @@ class RunView:
         return self._dispatcher.frontier.workers_of(node)
 
     @property
+    def short_of_workers(self) -> Iterator[tuple[Node, int]]:
+        """Yield the ready stages that take more workers than a class has, and the most it has."""
+        for node in self._dispatcher.frontier.ready():
+            workers = self.workers_of(node)
+            most = max(self.devices_for(node).values(), default=0) if workers > 1 else 1
+            if 0 < most < workers:
+                yield node, most
+
+    @property
     def least_workers(self) -> int:
         """The least workers that a stage takes that runs or could start now; 1 without stages."""
         running = (1 + len(each.lenders) for each in self.attempts.values() if not each.ended)

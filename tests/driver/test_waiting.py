@@ -167,6 +167,21 @@ def test_stage_that_waits_for_several_workers_says_so() -> None:
     assert said in texts(machine)
 
 
+def test_steps_of_more_devices_than_workers_say_what_is_missing() -> None:
+    machine = dispatcher(0)
+    machine.handle(WorkerJoined(worker="v"), 0.0)
+    # Its state was evicted, and its needs ask for fewer devices from step 4 on.
+    machine.register(0, with_devices({"lr": Constant(0.1)}, [(0, 2), (4, 1)]), 8)
+    machine.extend(0, 8, 0.0, 0.0)
+    text = (
+        "1 stage of trial 0 to run: 2 workers of one class must train it together, since its state "
+        "key names the number of devices; there is 1"
+    )
+    assert texts(machine) == [("resources", text)]
+    machine.handle(WorkerJoined(worker="w"), 0.0)
+    assert texts(machine) == []
+
+
 def test_few_trials_of_many_are_named() -> None:
     machine = dispatcher(20)
     first = machine.handle(WorkerJoined(worker="w"), 0.0)[0]
