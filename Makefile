@@ -26,7 +26,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help set-up demo lint test-fast test test-services test-integrations torture chaos mutation format bench clean
+.PHONY: help set-up demo lint test-fast test test-services test-integrations torture chaos mutation docs format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 20
@@ -68,6 +68,11 @@ chaos: $(TOOLS) ## run RUNS real studies whose processes are killed
 mutation: $(TOOLS) ## change MUTANTS lines of each part, and see which tests notice
 	@.ci/install $(VENV) -e '.[mutation]'
 	@$(BIN)/python -m tests.mutation --mutants $(MUTANTS)
+
+docs: $(DEMO) ## build the documentation site in docs/site; a warning is an error
+	@.ci/install $(VENV) -e '.[docs]'
+	@$(BIN)/sphinx-build -q -W --keep-going docs docs/site
+	@echo "Open docs/site/index.html in a browser"
 
 format: $(TOOLS) ## apply formatting and safe fixes
 	@$(BIN)/ruff check --fix
