@@ -1,6 +1,6 @@
 """The documentation site: `make docs` builds it in docs/site, and any warning fails the build.
 
-New pages get a line in docs/index.md. `tests/test_site.py` compares the pages with the public names.
+New pages get a line in docs/index.md; `tests/test_site.py` compares the pages with the names.
 """
 
 from __future__ import annotations
