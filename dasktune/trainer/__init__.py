@@ -16,6 +16,7 @@ from dasktune.trainer.lifecycle import LoneRun, TrainerRun, run_alone
 if TYPE_CHECKING:
     from dasktune.trainer.function import Run
     from dasktune.trainer.torch import TorchTrainer
+    from dasktune.trainer.torch_loader import loader
 
 __all__ = [
     "CheckLimit",
@@ -32,6 +33,7 @@ __all__ = [
     "check_resume",
     "data_digest",
     "fingerprint",
+    "loader",
     "pack",
     "problems_of",
     "run_alone",
@@ -47,6 +49,10 @@ def __getattr__(name: str) -> object:
             from dasktune.trainer.torch import TorchTrainer
 
             return TorchTrainer
+        if name == "loader":
+            from dasktune.trainer.torch_loader import loader
+
+            return loader
         if name == "Run":
             from dasktune.trainer.function import Run
 

@@ -18,6 +18,7 @@ from dasktune.trainer import attributes
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.torch import TorchTrainer
+from dasktune.trainer.torch_loader import loader
 from dasktune.trainer.turns import Turns
 from dasktune.trainer.variables import Variables, refuse_untracked
 from dasktune.types import Step, Value, refuse_unknown_value
@@ -205,15 +206,33 @@ class Run(Mapping[str, Value]):
         if self.step <= 1:  # later steps are not checked, and need not hold them
             self._fixed += objects
 
-    def loader(self, source: Any, batch_size: int, **options: Any) -> ResumableLoader:
+    def loader(self, source: Any, batch_size: int | None = None, **options: Any) -> Any:
         """Return a tracked loader of batches: iterating over it gives the rest of an epoch.
 
         Parameters
         ----------
         source, batch_size, options
-            See `dasktune.ResumableLoader`; its seed is that of the run unless one is given.
+            See `dasktune.ResumableLoader`; its seed is that of the run unless one is given. Or a
+            ``DataLoader`` of torch alone, see `dasktune.loader`.
+
+        Raises
+        ------
+        TrainerError
+            If the batch size is missing, or given beside a ``DataLoader``.
         """
-        made = ResumableLoader(source, batch_size, **{"seed": self.seed, **options})
+        given = {"seed": self.seed, **options}
+        is_of_torch = isinstance(source, torch.utils.data.DataLoader)
+        made: Any
+        if is_of_torch and batch_size is None:
+            made = loader(source, **given)
+            self._fixed += made.fixed
+        elif not is_of_torch and batch_size is not None:
+            made = ResumableLoader(source, batch_size, **given)
+        else:
+            raise TrainerError(
+                "run.loader must get data and a batch_size, or a DataLoader of torch alone, got a "
+                f"{type(source).__name__} and batch_size={batch_size!r}"
+            )
         self.track(**{f"loader_{len(self.tracked)}": made})
         return made
 

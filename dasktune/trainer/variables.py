@@ -108,7 +108,7 @@ def refuse_untracked(
                 raise StateError(
                     path,
                     "the position of a DataLoader with persistent_workers=True cannot be saved; "
-                    "use run.loader, or persistent_workers=False",
+                    "use run.loader(DataLoader(...)), or persistent_workers=False",
                 )
             is_within = "." in path.removeprefix(name)
             if is_within and not is_first:

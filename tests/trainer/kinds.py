@@ -18,7 +18,7 @@ from sklearn.linear_model import SGDClassifier
 from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn, update_bn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import dasktune as dt
 from dasktune.trainer.data import ResumableLoader
@@ -345,6 +345,16 @@ class TorchLoaderWorkers(TorchLoader):
     def train(self) -> None:
         self.steps += 1
         (super() if self.steps % 4 == 1 else super(TorchLoader, self)).train()
+
+
+class TorchLoaderResumable(Net):
+    """torch's `DataLoader` with a sampler of its own, in `dt.loader`, a batch in each step"""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        order = WeightedRandomSampler([1.0] * SAMPLES, SAMPLES)
+        source = DataLoader(TensorDataset(self.x, self.y), batch_size=BATCH, sampler=order)
+        self.loader = dt.loader(source, seed=self.seed)
 
 
 class TorchLoaderPersistent(TorchLoader):

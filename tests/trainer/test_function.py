@@ -223,7 +223,7 @@ def test_persistent_workers_are_refused():
         for _ in run.steps():
             run.report(loss=len(batches))
 
-    assert "persistent_workers=True cannot be saved; use run.loader" in refused(function)
+    assert "persistent_workers=True cannot be saved; use run.loader(" in refused(function)
 
 
 def test_a_number_is_not_tracked():

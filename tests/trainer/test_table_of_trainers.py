@@ -133,6 +133,7 @@ ROWS = [
     exact("ThreadLoader"),
     exact("TorchLoader"),
     exact("TorchLoaderWorkers"),
+    exact("TorchLoaderResumable"),
     stopped("TorchLoaderPersistent", "trainer.batches._iterator: the position of a"),
     stopped("HeldIterator", "trainer.rows: the position of a range_iterator"),
     exact("HeldGenerators"),
