@@ -83,7 +83,7 @@ class ResumableDataLoader:
 
     @property
     def fixed(self) -> list[Any]:
-        """The loader of torch and its generators: they decide nothing that is not saved."""
+        """The loader of torch and its generators, whose own states are of no use."""
         return [self.source, *self._generators()]
 
     def __len__(self) -> int:
