@@ -8,7 +8,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_MODULES: tuple[str, ...] = ("lightning",)
+_MODULES: tuple[str, ...] = (
+    "lightgbm",
+    "lightning",
+    "xgboost",
+)
 
 __all__ = [*_MODULES]
 

@@ -162,12 +162,13 @@ def is_harmless(path: str, harmless: tuple[str, ...]) -> bool:
     True
     >>> is_harmless("trainer.logged", ("trainer.log",))
     False
+    >>> is_harmless("len(trainer.log['seconds'])", ("trainer.log",))
+    True
     """
+    if path.startswith("len(") and path.endswith(")"):
+        path = path[len("len(") : -1]
     return any(
-        path == name
-        or (path.startswith(name) and path[len(name)] in ".[")
-        or path == f"len({name})"
-        for name in harmless
+        path == name or (path.startswith(name) and path[len(name)] in ".[") for name in harmless
     )
 
 
