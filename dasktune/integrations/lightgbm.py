@@ -163,7 +163,7 @@ def _main_names() -> dict[str, str]:
     return {alias: main for main, aliases in names.items() for alias in aliases}
 
 
-def _data_problems(name: str, dataset: Any, kind: type) -> list[str]:
+def _data_problems(name: str, dataset: Any, kind: Any) -> list[str]:
     if not isinstance(dataset, kind):
         return [f"data(): {name} must be a lightgbm.Dataset, got {type(dataset).__name__}"]
     if dataset.data is None:
