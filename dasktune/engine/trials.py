@@ -228,6 +228,8 @@ class Trial:
         Added to the study's training seed: how repeats of a configuration differ.
     devices
         On how many devices it is trained together, as pairs ``(first step, number)``.
+    metric
+        The first metric of the study; empty if it is not known.
     """
 
     number: int
@@ -241,6 +243,13 @@ class Trial:
     user_attrs: Mapping[str, object]
     seed: int = 0
     devices: Periods = ONE_DEVICE
+    metric: str = ""
+
+    @property
+    def intermediate_values(self) -> dict[Step, float]:
+        """The first metric of the study by step; steps count from 1."""
+        reports = self.metrics.items()
+        return {step: metrics[self.metric] for step, metrics in reports if self.metric in metrics}
 
     @property
     def value(self) -> float | None:
@@ -248,8 +257,11 @@ class Trial:
         return None if self.values is None else self.values[0]
 
 
-def trial_of(plan: SearchPlan, record: TrialRecord) -> Trial:
-    """Return a trial as users see it, with the metrics that the plan knows."""
+def trial_of(plan: SearchPlan, record: TrialRecord, metric: str = "") -> Trial:
+    """Return a trial as users see it, with the metrics that the plan knows.
+
+    `metric` is the first one of the study.
+    """
     nodes = plan.nodes_of(record.number)
     failed = record.state is TrialState.FAIL
     # No one comes past the step that failed; others may train further on from any other.
@@ -271,6 +283,7 @@ def trial_of(plan: SearchPlan, record: TrialRecord) -> Trial:
         user_attrs=record.user_attrs,
         seed=record.seed,
         devices=record.devices,
+        metric=metric,
     )
 
 

@@ -143,7 +143,7 @@ class StudyResults:
     @property
     def trials(self) -> list[Trial]:
         """All trials, by number."""
-        return [trial_of(self.plan, record) for record in self.records.values()]
+        return [trial_of(self.plan, record, self.metric) for record in self.records.values()]
 
     @property
     def best_trial(self) -> Trial:
@@ -154,16 +154,16 @@ class StudyResults:
         ConfigurationError
             If there is none yet, or there are several objectives.
         """
-        return trial_of(self.plan, self._known_best())
+        return trial_of(self.plan, self._known_best(), self.metric)
 
     @property
     def best_trials(self) -> list[Trial]:
         """The trials that no other trial beats: the Pareto front for several objectives."""
         if len(self.objective.metrics) == 1:
             best = self._best_record()
-            return [] if best is None else [trial_of(self.plan, best)]
+            return [] if best is None else [trial_of(self.plan, best, self.metric)]
         front = pareto_front(self.records.values(), self.objective)
-        return [trial_of(self.plan, record) for record in front]
+        return [trial_of(self.plan, record, self.metric) for record in front]
 
     @property
     def best_repeats(self) -> list[Repeated]:

@@ -113,14 +113,16 @@ class Announcer:
             return
         records = self._study.records
         for report in outcome.reports:
-            trial = trial_of(self._study.plan, records[report.trial])
+            trial = trial_of(self._study.plan, records[report.trial], self._study.metric)
             for callback in self._callbacks:
                 callback.on_report(self._study, trial, report)
         for record in outcome.trials:
             if record.state.is_finished and record.number not in self._ended:
                 self._ended.add(record.number)
                 for callback in self._callbacks:
-                    callback.on_trial_end(self._study, trial_of(self._study.plan, record))
+                    callback.on_trial_end(
+                        self._study, trial_of(self._study.plan, record, self._study.metric)
+                    )
 
     def end(self) -> None:
         """Call the callbacks at the end of the run."""

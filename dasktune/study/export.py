@@ -80,23 +80,24 @@ class TrialExports:
         TrainerError
             If it had to be trained again, and failed.
         """
-        results, config = self._results, self._config
-        training = Training(
-            trainer=config.known_trainer,
-            config=dict(config.config or {}),
-            seed=config.seed,
-            problem=other_rule(results.row),
-        )
-        from dasktune.worker.hardware import processor_numerics  # it loads Dask
+        return self._states(number).at(number, chosen_step(self._results.records, number, step))
 
-        record = results.records.get(number)
-        keep = self._record if config.merges else None
-        if record is not None and not may_store(
-            results.row, results.store, record, processor_numerics()
-        ):
-            keep = None
-        states = TrialStates(results.store, results.plan, training, keep)
-        return states.at(number, chosen_step(results.records, number, step))
+    def best_model(self) -> Any:
+        """Return the trainer of the best trial with its last state, in this process on the CPU.
+
+        It is an object of the study's trainer class, as if it had just trained: its attributes are
+        the model and all else. The state of a training function is that of ``trial_state``.
+
+        Raises
+        ------
+        ConfigurationError
+            If no trial has a finite value, or as `trial_state`.
+        TrainerError
+            If its state had to be trained again, or could not be loaded.
+        """
+        number = self._results.best_trial.number
+        step = chosen_step(self._results.records, number, None)
+        return self._states(number).trainer(number, step)
 
     def export(
         self,
@@ -135,6 +136,25 @@ class TrialExports:
         step = chosen_step(results.records, number, step)
         state = self.trial_state(number, step)
         return write_state(target, state, self._about(number, step), only)
+
+    def _states(self, number: int) -> TrialStates:
+        """Return the states of a trial, which are stored if they have to be trained again."""
+        results, config = self._results, self._config
+        training = Training(
+            trainer=config.known_trainer,
+            config=dict(config.config or {}),
+            seed=config.seed,
+            problem=other_rule(results.row),
+        )
+        from dasktune.worker.hardware import processor_numerics  # it loads Dask
+
+        record = results.records.get(number)
+        keep = self._record if config.merges else None
+        if record is not None and not may_store(
+            results.row, results.store, record, processor_numerics()
+        ):
+            keep = None
+        return TrialStates(results.store, results.plan, training, keep)
 
     def _about(self, number: int, step: Step) -> dict[str, Any]:
         """Return the description of a state in its file; plain values."""

@@ -51,6 +51,7 @@ from dasktune.study.callbacks import Announcer, Callback, Mirroring
 from dasktune.study.config import StudyConfig
 from dasktune.study.first_check import KnownTrials, TrainerChecks, known_trials
 from dasktune.study.from_optuna import OF_OPTIMIZE, explained, tuner_problem
+from dasktune.study.main_guard import guard_problem
 from dasktune.trainer.check_switch import checks_are_on
 from dasktune.trainer.code import pack
 from dasktune.trainer.metrics import metric_names
@@ -245,6 +246,8 @@ class Optimizer:
                 first = self._take_over(tuner, first)
                 place = self._with_again(first.place)
                 self._again = {}
+                if client is None and (problem := guard_problem()):
+                    raise ConfigurationError(problem)
                 is_checked = is_unchecked and check and checks_are_on()
                 known = self._known_trials(place.tuner, limits) if is_checked else None
                 try:

@@ -180,6 +180,7 @@ class Study:
     models = _of("results", StudyResults.models)
     log = _of("results", StudyResults.log)
     trial_state = _of("_exports", TrialExports.trial_state)
+    best_model = _of("_exports", TrialExports.best_model)
     export = _of("_exports", TrialExports.export)
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:

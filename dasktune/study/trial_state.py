@@ -109,6 +109,18 @@ class TrialStates:
             return self._store.load(key)[0]  # one state per key: another process saved first
         return decode(snapshot.document, snapshot.data)
 
+    def trainer(self, trial: int, step: Step) -> Any:
+        """Return the user's trainer of a registered trial with its state after `step` >= 1 steps.
+
+        Raises
+        ------
+        ConfigurationError, StorageError, TrainerError
+            As `at`.
+        """
+        state = self.at(trial, step)
+        with _undisturbed(), _blaming():
+            return self._begin(self._plan.node_at(trial, step), step, state).trainer
+
     def _train(self, trial: int, node: Node, step: Step) -> tuple[Snapshot, dict[str, Any]]:
         """Train to a step from the nearest state; return the state and its commit's content."""
         if self._training.problem:

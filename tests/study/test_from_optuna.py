@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
+import re
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from distributed import Client
 
 import dasktune as dt
 from dasktune.errors import ConfigurationError, StorageError
+from tests.forked import run_forked
 from tests.study.test_deletion import Walking
 
 SPACE = dt.Space(lr=dt.Float(0.1, 1))
@@ -123,3 +128,84 @@ def test_a_missing_library_is_named_with_its_install_line(monkeypatch: pytest.Mo
     monkeypatch.setattr(fsspec, "url_to_fs", missing)
     with pytest.raises(StorageError, match=r"Install s3fs .*pip install 'dasktune\[s3\]'"):
         dt.CheckpointStore("s3://bucket/folder")
+
+
+def test_the_best_model_is_the_trainer_with_its_state(tmp_path: Path, two_threads: Client) -> None:
+    study = create(tmp_path)
+    grid = dt.algos.Grid(dt.Space(lr=[0.1, 0.5]), max_steps=4)
+    study.optimize(grid, client=two_threads, check=False, last_line=False)
+    model = study.best_model()
+    assert isinstance(model, Walking)
+    assert model.evaluate() == {"loss": study.best_value}
+    best = study.best_trial
+    assert best.intermediate_values == {step: best.metrics[step]["loss"] for step in range(1, 5)}
+    study.close()
+
+
+GUARDED = """
+import sys
+from dasktune.study.main_guard import guard_problem
+
+
+def look():
+    print(guard_problem())
+
+
+{}
+    look()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("guard", "words"),
+    [
+        ('if __name__ == "__main__":', "None"),
+        ('if "__main__" == __name__ and sys.argv:', "None"),
+        ("for _ in range(1):", "line 11 must stand below a main guard"),
+    ],
+)
+def test_a_script_needs_a_main_guard(tmp_path: Path, guard: str, words: str) -> None:
+    script = tmp_path / "tune.py"
+    script.write_text(GUARDED.format(guard))
+    done = run_forked([sys.executable, str(script)], cwd=tmp_path, text=True, timeout=60)
+    assert words in done.stdout, done.stderr
+    assert len(done.stdout.splitlines()) <= 5
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "from-optuna.md"
+
+
+def scripts() -> dict[str, str]:
+    """Return the two scripts of the page by file name."""
+    blocks = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return dict(blocks)
+
+
+def test_a_port_from_optuna_changes_at_most_ten_lines() -> None:
+    before, after = (text.splitlines() for text in scripts().values())
+    changes = [line[0] for line in difflib.ndiff(before, after) if line[2:].strip()]
+    assert (len(before), changes.count("-"), changes.count("+")) == (52, 8, 6)
+    assert "of the 52 lines of the script below, 8 go and 6 come" in PAGE.read_text().lower()
+
+
+def test_both_scripts_of_the_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: Client
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in scripts().items():
+        (tmp_path / f"{name}.py").write_text(text)
+    with_optuna, with_dasktune = map(import_module, scripts())
+    theirs = optuna.create_study(direction="maximize")
+    theirs.optimize(with_optuna.objective, n_trials=1)
+    ours = dt.create_study(
+        with_dasktune.objective, name="digits", metric="accuracy", direction="maximize"
+    )
+    tuner = dt.algos.ASHA(with_dasktune.objective, trials=3, max_steps=3, seed=0)
+    ours.optimize(tuner, client=one_worker, progress=False, check=False, last_line=False)
+    assert theirs.best_value > 0.5 < ours.best_value
+    assert set(ours.best_params) == set(theirs.best_params)
+    ours.close()
+    for name in scripts():
+        sys.modules.pop(name)
