@@ -91,6 +91,11 @@ class Studies:
         listed.sort(key=lambda each: (not each["is_alive"], -float(str(each["last_activity"]))))
         return {"studies": listed, "database": self.database.connections.name}
 
+    def views(self) -> list[StudyView]:
+        """Return the views of all shown studies."""
+        rows = self.database.studies()
+        return [self.view(row.id) for row in rows if self.only in (None, row.name)]
+
     def view(self, study_id: int) -> StudyView:
         """Return the view of a study.
 
@@ -200,6 +205,16 @@ class _Data(_Handler):
             case "curves":
                 metric = self.get_query_argument("metric", "")
                 answer = view.curves(metric, split_numbers(self.get_query_argument("trials", "")))
+            case "trial":
+                answer = view.trial(self._number("number", 0))
+            case "lineage":
+                answer = view.lineage(self._number("number", 0), self.studies.views())
+            case "tree":
+                answer = view.tree()
+            case "points":
+                answer = view.points()
+            case "importance":
+                answer = view.importance()
             case _:
                 raise HTTPError(404)
         return _json(answer), "application/json"
@@ -255,7 +270,7 @@ def application(studies: Studies, access: Access) -> Application:
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="page")
     data = {"access": access, "studies": studies, "pool": pool}
     file = {"access": access, "path_of": known.get}
-    numbered = "overview|history|trials|curves|csv"
+    numbered = "overview|history|trials|curves|csv|trial|lineage|tree|points|importance"
     return Application(
         [
             (r"/api/(studies)", _Data, data),

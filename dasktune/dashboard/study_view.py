@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar, cast
 
-from dasktune.dashboard.learning_curves import Curve, CurveCache, points_of
+from dasktune.dashboard.learning_curves import (
+    MOST_STEPS,
+    Curve,
+    CurveCache,
+    last_step,
+    points_of,
+    registered,
+)
+from dasktune.dashboard.lineage import StudyPlan, origins, trials_below, users
+from dasktune.dashboard.tree_columns import tree_columns
 from dasktune.dashboard.trial_table import TrialTable
 from dasktune.driver.history import record_of
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError
+from dasktune.graph.plan import SearchPlan
+from dasktune.mirror import optuna_study
+from dasktune.report.sequence_plot import plot_sequence, runs_of
 from dasktune.report.status import status_of
 from dasktune.results.results import objective_of
+from dasktune.sequences import Sequence as SequenceOfValues
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.redaction import redacted
+from dasktune.types import Objective, TrialState
 
-MOST_CURVES = 150
+MOST_CURVES = 100
 """Curves that are shown unless the user chooses trials."""
 
-MOST_POINTS = 300
+MOST_POINTS = 150
 """Points of a shown curve."""
 
 MOST_CHOSEN = 400
 """Trials that a user may choose at once."""
+
+MOST_PLOTTED = 1000
+"""Trials in the plots of hyper-parameters."""
+
+MOST_WEIGHED = 2000
+"""Complete trials of which the importance of hyper-parameters is computed."""
+
+LEAST_TRIALS = 10
+"""Complete trials without which nothing is said about importance."""
+
+SLOW_SECONDS = 10.0
+"""How long an answer that takes seconds to compute stays good while the study changes."""
 
 FRESH_SECONDS = 1.0
 """How long an answer stays good for other requests."""
@@ -170,6 +199,147 @@ class StudyView:
         rows = self.database.some_trials(self.row.id, numbers)
         return [record_of(row) for row in rows]
 
+    def trial(self, number: int) -> dict[str, object]:
+        """Return all about one trial: its sequences, reports, origins and error.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such trial.
+        """
+        record = self._known(number)
+        end = max(1, last_step(record), record.steps)
+        curve = self.reports([record]).get(number, {})
+        names = dict.fromkeys(name for metrics in curve.values() for name in metrics)
+        plan = registered(self.row, [record])
+        return {
+            "number": number,
+            "state": record.state.value,
+            "steps": record.steps,
+            "until": record.until,
+            "max_steps": record.max_steps,
+            "values": record.values,
+            "seed": record.seed,
+            "tuner": record.tuner,
+            "params": {name: str(value) for name, value in record.params.items()},
+            "sequences": {name: repr(function) for name, function in record.sequences.items()},
+            "plot": _sequences_plot(record, end),
+            "user_attrs": record.user_attrs,
+            "message": redacted(record.message),
+            "traceback": redacted(record.traceback),
+            "frames": user_line(record.traceback),
+            "curves": {name: points_of(curve, name, MOST_POINTS) for name in names},
+            **origins(self.database, plan, record, self._study_names()),
+        }
+
+    def lineage(self, number: int, others: Sequence[StudyView]) -> dict[str, object]:
+        """Return the trials of all studies that use the states of a trial.
+
+        Parameters
+        ----------
+        number
+            The trial.
+        others
+            The views of all studies of the database, this one too.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such trial.
+        """
+        record = self._known(number)
+        own = registered(self.row, [record])
+        nodes = own.nodes_of(number)
+        if not nodes or nodes[0].parent is None:
+            return {"users": []}
+        root = nodes[0].parent.key_at(0)
+        alike = [view for view in others if _fingerprint(view.row) == _fingerprint(self.row)]
+        spans: list[dict[str, object]] = []
+        for view in alike:
+            plan = view.plan()
+            each = StudyPlan(id=view.row.id, name=view.row.name, plan=plan)
+            spans += users(record, root, [each], partial(trials_below, plan))
+        return {"users": spans}
+
+    def plan(self) -> SearchPlan:
+        """Return the plan of all trials, at most 10 seconds old while the study changes."""
+        return self._planned()[0]
+
+    def tree(self) -> dict[str, object]:
+        """Return the stage tree of all trials."""
+        version = self.refreshed()
+        columns = self.kept.get(
+            "tree", version, SLOW_SECONDS, lambda: tree_columns(*self._planned())
+        )
+        return {**columns, "version": version}
+
+    def points(self) -> dict[str, object]:
+        """Return hyper-parameters and values of a sample of trials, as columns."""
+        version = self.refreshed()
+        sample = self.table.sampled(MOST_PLOTTED)
+        return {
+            "version": version,
+            "total": len(self.table.entries),
+            "number": [entry.number for entry in sample],
+            "state": [entry.state for entry in sample],
+            "values": [
+                [entry.values[at] for entry in sample] for at in range(len(self.objective.metrics))
+            ],
+            "params": {name: [entry.params.get(name) for entry in sample] for name in self.names},
+        }
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all hyper-parameters that were sampled."""
+        return list(self.table.names)
+
+    def importance(self) -> dict[str, object]:
+        """Return the importance of each hyper-parameter for the first objective."""
+        version = self.refreshed()
+        return self.kept.get("importance", version, SLOW_SECONDS, self._importance)
+
+    def _importance(self) -> dict[str, object]:
+        import optuna
+
+        objective = Objective(
+            metrics=self.objective.metrics[:1], directions=self.objective.directions[:1]
+        )
+        records = [
+            replace(record, values=record.values[:1])
+            for record in map(record_of, self.database.trials(self.row.id))
+            if record.values and record.state is TrialState.COMPLETE and record.point
+        ]
+        if len(records) > MOST_WEIGHED:
+            records = [records[at * len(records) // MOST_WEIGHED] for at in range(MOST_WEIGHED)]
+        if len(records) < LEAST_TRIALS:
+            return {"why": f"needs {LEAST_TRIALS} complete trials, there are {len(records)}"}
+        logging.getLogger("optuna").setLevel(logging.WARNING)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            study = optuna_study(self.row.name, objective, ((each, {}) for each in records))
+            evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+            try:
+                known = optuna.importance.get_param_importances(study, evaluator=evaluator)
+            except (ValueError, RuntimeError) as error:
+                return {"why": str(error)}
+        return {"names": list(known), "shares": list(known.values()), "trials": len(records)}
+
+    def _planned(self) -> tuple[SearchPlan, list[TrialRecord]]:
+        def compute() -> tuple[SearchPlan, list[TrialRecord]]:
+            records = list(map(record_of, self.database.trials(self.row.id)))
+            return registered(self.row, records), records
+
+        return self.kept.get("plan", self.refreshed(), SLOW_SECONDS, compute)
+
+    def _known(self, number: int) -> TrialRecord:
+        records = self.records([number])
+        if not records:
+            raise ConfigurationError(f"there is no trial {number}")
+        return records[0]
+
+    def _study_names(self) -> dict[int, str]:
+        return {row.id: row.name for row in self.database.studies()}
+
     def trials(self, **selection: Any) -> dict[str, object]:
         """Return some rows of the table of trials; see `TrialTable.page`."""
         self.refreshed()
@@ -184,6 +354,24 @@ class StudyView:
         """Return the values of the trials that changed after a version, as columns."""
         self.refreshed()
         return self.table.changes(since)
+
+
+def _fingerprint(row: StudyRow) -> object:
+    return row.spec.get("fingerprint"), bool(row.spec.get("merge"))
+
+
+def _sequences_plot(record: TrialRecord, steps: int) -> str:
+    """Return the drawing of a trial's sequences; empty if none changes in its steps."""
+    changing = {
+        name: function
+        for name, function in record.sequences.items()
+        if len(runs_of(function, min(steps, MOST_STEPS))) > 1
+    }
+    if not changing:
+        return ""
+    ends = [function.end for function in changing.values() if function.end is not None]
+    shown = cast(Mapping[str, SequenceOfValues], changing)
+    return plot_sequence(shown, min([steps, *ends])).__html__()
 
 
 def user_line(traceback: str) -> str:

@@ -27,6 +27,8 @@ FLAGS = [
     "--disable-background-networking",
 ]
 
+PARTS = ("overview", "curves", "parameters", "trials", "tree", "trial/5", "failures")
+
 Shown = Any
 """A page of playwright."""
 
@@ -128,6 +130,50 @@ def test_curves_can_be_chosen(address: str, open_page: Callable[..., Any]) -> No
         page.locator(".chart canvas").first.wait_for()
 
 
+def test_hyper_parameters_are_drawn(address: str, open_page: Callable[..., Any]) -> None:
+    with open_page(at(address, "1/parameters")) as page:
+        page.locator("#parallel canvas").first.wait_for()
+        assert page.locator(".slices .chart canvas").count() >= 3
+        page.get_by_text("PED-ANOVA of Optuna").wait_for()
+        assert page.locator("#importance tr").count() == 2
+
+
+def test_tree_folds_and_leads_to_trials(address: str, open_page: Callable[..., Any]) -> None:
+    with open_page(at(address, "1/tree")) as page:
+        canvas = page.locator("canvas")
+        canvas.wait_for()
+        page.get_by_text("525 stages of 300 trials: 225 serve several trials.").wait_for()
+        canvas.hover(position={"x": 40, "y": 40})
+        tip = page.locator("#tip")
+        tip.get_by_text("4 trials: 0, 1, 2, 3").wait_for()
+        canvas.click(position={"x": 40, "y": 40})
+        page.get_by_role("heading", name="Trial 0").wait_for()
+
+
+def test_a_tree_that_shares_nothing_is_folded(
+    tmp_path: Path, open_page: Callable[..., Any]
+) -> None:
+    file = made_database(tmp_path, apart=Made(trials=2000, steps=4, shared=False))
+    with served(str(file)) as address, open_page(at(address, "1/tree")) as page:
+        canvas = page.locator("canvas")
+        canvas.wait_for()
+        page.get_by_text("nothing is shared, so the trials are folded").wait_for()
+        height = "table => table.scrollHeight"
+        assert page.locator(".table").evaluate(height) < 400
+        canvas.click(position={"x": 40, "y": 40})
+        page.wait_for_function("document.querySelector('.table').scrollHeight > 2000 * 20")
+
+
+def test_trial_shows_its_error_and_lineage(address: str, open_page: Callable[..., Any]) -> None:
+    with open_page(at(address, "1/trial/49")) as page:
+        error = page.locator("#error-of-trial")
+        error.get_by_text('raise ValueError("too high")').first.wait_for()
+        page.locator("#lineage").get_by_text("Who uses its states now").wait_for()
+        assert page.locator("#stages tbody tr").count() >= 2
+        page.get_by_role("button", name="next trial").click()
+        page.get_by_role("heading", name="Trial 50").wait_for()
+
+
 def test_page_follows_the_study(tmp_path: Path, open_page: Callable[..., Any]) -> None:
     name = "<img src=x onerror=alert(1)>"
     file = made_database(tmp_path, **{name: Made(trials=3)})
@@ -144,10 +190,12 @@ def test_page_follows_the_study(tmp_path: Path, open_page: Callable[..., Any]) -
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("part", ["overview", "curves", "trials"])
+@pytest.mark.parametrize(
+    "part", ["overview", "curves", "parameters", "trials", "tree", "trial/5", "failures"]
+)
 def test_page_fits_a_phone(
     address: str, open_page: Callable[..., Any], part: str, scheme: str
 ) -> None:
     with open_page(at(address, f"1/{part}"), width=390, scheme=scheme) as page:
-        page.locator("canvas, .grid-row").first.wait_for()
+        page.locator("canvas, .grid-row, #failed").first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -2,10 +2,17 @@
 "use strict";
 import { Refused, api, element, number, takeToken } from "./api.js";
 import { curves } from "./curves.js";
+import { failures } from "./failures.js";
 import { overview } from "./overview.js";
+import { parameters } from "./parameters.js";
+import { tree } from "./tree.js";
+import { trial } from "./trial.js";
 import { trials } from "./trials.js";
 
-const PARTS = { overview: ["Overview", overview], curves: ["Curves", curves], trials: ["Trials", trials] };
+const PARTS = {
+  overview: ["Overview", overview], curves: ["Curves", curves], parameters: ["Hyper-parameters", parameters],
+  trials: ["Trials", trials], tree: ["Stage tree", tree], failures: ["Failures", failures], trial: ["", trial],
+};
 const BUSY_SECONDS = 2, IDLE_SECONDS = 10;
 const main = document.getElementById("main");
 const picker = document.getElementById("study");

@@ -3,6 +3,7 @@
 import { api, breathe, duration, element, moment, number, plural } from "./api.js";
 import { STATES, onTap, plot, source, tools } from "./charts.js";
 
+const MOST_DOTS = 2500;
 const ORDER = Object.keys(STATES);
 
 export const overview = async (place, { study, status }) => {
@@ -134,8 +135,13 @@ class History {
       }
     }
     if (best !== null) { line.x.push(points[points.length - 1][0]); line.y.push(best); }
-    const column = (index) => points.map((point) => point[index]);
-    return { dots: { x: column(0), y: column(1), trial: column(2), state: column(3), steps: column(4), fill: points.map((point) => STATES[point[3]]) }, line };
+    // The line is that of all trials; of very many dots only some are drawn, the best among them.
+    const step = Math.max(1, points.length / MOST_DOTS);
+    const marked = new Set(line.x);
+    let next = 0;
+    const dots = points.filter((point, at) => { if (at >= next) { next += step; return true; } return marked.has(point[0]) && point[3] !== "FAIL"; });
+    const column = (index) => dots.map((point) => point[index]);
+    return { dots: { x: column(0), y: column(1), trial: column(2), state: column(3), steps: column(4), fill: dots.map((point) => STATES[point[3]]) }, line };
   }
 
   async draw(place, { byTime, isLog, at }) {

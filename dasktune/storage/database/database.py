@@ -614,6 +614,29 @@ class Database:
         """Return the checkpoints below a root, by key."""
         return self._rows(CheckpointRow, schema.checkpoints, schema.checkpoints.c.root == root)
 
+    def checkpoints_at(self, keys: Iterable[str]) -> Iterator[CheckpointRow]:
+        """Return the checkpoints of the states with these keys."""
+        for some in _parts(keys):
+            yield from self._rows(
+                CheckpointRow, schema.checkpoints, schema.checkpoints.c.key.in_(some)
+            )
+
+    def stages_to(self, keys: Iterable[str], attempts: Iterable[str] = ()) -> list[StageRow]:
+        """Return the stages of all studies that end at states with these keys, or have an id.
+
+        Parameters
+        ----------
+        keys
+            Keys of states.
+        attempts
+            Ids of attempts.
+        """
+        table = schema.stages.c
+        wanted = [table.key.in_(some) for some in _parts(keys)]
+        wanted += [table.attempt.in_(some) for some in _parts(attempts)]
+        rows = (row for each in wanted for row in self._rows(StageRow, schema.stages, each))
+        return list({(row.study_id, row.attempt): row for row in rows}.values())
+
     def storage_rows(self) -> Iterator[CheckpointRow]:
         """Return the checkpoints below all roots, by key."""
         return self._rows(CheckpointRow, schema.checkpoints)

@@ -1,0 +1,120 @@
+"""The lineage of a trial: who trained the states that it rests on, and who uses them now.
+
+A state key names the same state in all studies. So the stages and checkpoints with the keys on a
+trial's path, of any study of the database, are its origins; and the trials of other studies whose
+paths begin alike use the same states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dasktune.dashboard.learning_curves import MOST_STEPS, keys_of, last_step
+from dasktune.engine.trials import TrialRecord
+from dasktune.graph.plan import Node, SearchPlan, nodes_along
+from dasktune.report.tree_layout import FEW_TRIALS
+from dasktune.storage.database.database import Database
+from dasktune.storage.redaction import redacted
+from dasktune.types import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyPlan:
+    """The plan of a study, with its name and number."""
+
+    id: int
+    name: str
+    plan: SearchPlan
+
+
+def origins(
+    database: Database, plan: SearchPlan, record: TrialRecord, names: Mapping[int, str]
+) -> dict[str, object]:
+    """Return the stages and the checkpoints on a trial's path, of any study.
+
+    Parameters
+    ----------
+    database
+        The database of all studies.
+    plan
+        A plan in which the trial is registered.
+    record
+        The trial.
+    names
+        Names of the studies by number.
+    """
+    last = last_step(record)
+    ends = {node.stop for node in plan.nodes_of(record.number)}
+    ends |= {at * last // MOST_STEPS for at in range(1, MOST_STEPS + 1)} | {record.steps}
+    steps = sorted(step for step in ends if 0 < step <= last)
+    by_key = {key: step for step, key in keys_of(plan, record.number, steps)}
+    stored = {row.key: row for row in database.checkpoints_at(by_key)}
+    stages = database.stages_to(by_key, [row.attempt for row in stored.values()])
+    stages.sort(key=lambda row: (row.start, row.started))
+    return {
+        "stages": [
+            {
+                "study": names.get(row.study_id, "(deleted)"),
+                "study_id": row.study_id,
+                "trials": row.trials,
+                "start": row.start,
+                "stop": row.stop,
+                "steps": row.steps,
+                "status": row.status,
+                "message": redacted(row.message),
+                "worker": row.worker,
+                "kind": row.kind,
+                "started": row.started,
+                "ended": row.ended,
+            }
+            for row in stages
+        ],
+        "states": [
+            {
+                "key": row.key,
+                "step": row.step,
+                "nbytes": row.nbytes,
+                "created": row.created,
+                "used": row.used,
+                "study": None if row.study_id is None else names.get(row.study_id, "(deleted)"),
+            }
+            for row in sorted(stored.values(), key=lambda row: row.step)
+        ],
+    }
+
+
+def users(
+    record: TrialRecord, root: str, plans: Sequence[StudyPlan], first: Callable[[Node], object]
+) -> list[dict[str, object]]:
+    """Return the spans of a trial's steps that trials of studies pass through, too.
+
+    Parameters
+    ----------
+    record
+        The trial.
+    root
+        The key of its state before any step.
+    plans
+        The plans of the studies.
+    first
+        Gives the first few trials below a node.
+    """
+    spans = []
+    for each in plans:
+        for above in each.plan.roots:
+            if above.key_at(0) != root:
+                continue
+            start: Step = 0
+            for node, stop in nodes_along(above, record.keyed_sequences, last_step(record)):
+                span = {"study": each.name, "study_id": each.id, "start": start, "stop": stop}
+                spans.append({**span, "trials": node.passing, "first": first(node)})
+                start = stop
+    return spans
+
+
+def trials_below(plan: SearchPlan, node: Node) -> list[int]:
+    """Return the first few trials, by number, that pass through a node."""
+    below = set(node.below())
+    passing = (number for number in sorted(plan.paths) if plan.paths[number].leaf in below)
+    return [number for number, _ in zip(passing, range(FEW_TRIALS), strict=False)]

@@ -1,0 +1,77 @@
+// The page of one trial: sequences, curves, error, stages, and the lineage of its states.
+"use strict";
+import { api, breathe, duration, element, moment, number, plural } from "./api.js";
+import { PALETTE, plot, source, tools } from "./charts.js";
+
+const rows = (head, lines) => element("div", { class: "scroll" }, element("table", {},
+  element("thead", {}, element("tr", {}, head.map((word) => element("th", {}, word)))),
+  element("tbody", {}, lines.map((cells) => element("tr", {}, cells.map((cell) => element("td", { class: "n" }, cell)))))));
+const card = (title, ...parts) => element("section", { class: "card" }, element("h2", {}, title), parts);
+const terms = (pairs) => element("dl", {}, pairs.map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+const links = (study, numbers, more) => [numbers.map((each, at) => [at ? ", " : "", element("a", { href: `#/${study}/trial/${each}` }, String(each))]), more > 0 ? ` and ${number(more)} more` : ""];
+
+// The server has escaped all texts of its drawing; scripts would be refused by the policy as well.
+const drawing = (markup) => {
+  const parsed = new DOMParser().parseFromString(markup, "text/html").querySelector("svg");
+  return parsed ? element("div", { class: "scroll" }, document.adoptNode(parsed)) : null;
+};
+
+export const trial = async (place, { study, words, say }) => {
+  const wanted = Number(words[0]);
+  const chart = element("div", { class: "chart" });
+  const lineage = element("div");
+  let shown = null;
+
+  const draw = async () => {
+    shown = await api(`trial/${study}`, { number: wanted });
+    const [where, line] = (shown.frames || "").split("\n");
+    const failed = shown.state === "FAIL" && element("section", { class: "card", id: "error-of-trial" }, element("h2", { class: "bad" }, shown.message || "failed"),
+      where && element("p", {}, element("code", {}, line || ""), element("span", { class: "under" }, ` ${where}`)),
+      shown.traceback && element("details", {}, element("summary", {}, "traceback"), element("pre", {}, shown.traceback)));
+    const step = (at) => element("button", { type: "button", "aria-label": at < 0 ? "trial before" : "next trial", on: { click: () => { location.hash = `#/${study}/trial/${Math.max(0, wanted + at)}`; } } }, at < 0 ? "‹" : "›");
+    const attributes = Object.entries(shown.user_attrs);
+    const head = element("section", { class: "card" },
+      element("div", { class: "tools" }, element("h2", {}, `Trial ${wanted} `, element("span", { class: shown.state }, shown.state)), step(-1), step(1)),
+      terms([["value", (shown.values || []).map(number).join(", ") || "—"], ["steps", `${number(shown.steps)} of ${number(shown.max_steps)}`],
+        ...(shown.until === null ? [] : [["asked for up to", number(shown.until)]]), ...(shown.seed ? [["seed", String(shown.seed)]] : []),
+        ...Object.entries(shown.params).map(([name, value]) => [name, element("code", {}, value)]),
+        ...attributes.map(([name, value]) => [name, JSON.stringify(value)])]));
+    const sequences = card("Hyper-parameters by step", terms(Object.entries(shown.sequences).map(([name, text]) => [name, element("code", {}, text)])), shown.plot ? drawing(shown.plot) : element("p", { class: "under" }, "None of them changes."));
+    const stages = card("Stages on its path", element("p", { class: "under" }, "All studies of the database that trained its states."),
+      rows(["steps", "study", "for trials", "ended", "took", "worker", "status"], shown.stages.map((each) => [`${number(each.start)} to ${number(each.start + each.steps)}`, each.study,
+        links(each.study_id, each.trials, 0), moment(each.ended), each.ended && each.started ? duration(each.ended - each.started) : "—", `${each.worker} ${each.kind}`, each.message ? element("span", { class: "bad" }, `${each.status}: ${each.message}`) : each.status])));
+    const states = card("Stored states", shown.states.length ? rows(["step", "made by study", "on", "last used", "size", "key"], shown.states.map((each) => [number(each.step), each.study || "—", moment(each.created), moment(each.used), `${number(each.nbytes)} B`, element("code", {}, each.key.slice(0, 16))])) : element("p", { class: "under" }, "None is stored any more, or yet."));
+    stages.id = "stages";
+    place.replaceChildren(head, ...(failed ? [failed] : []), element("div", { class: "two" }, element("section", { class: "card" }, element("h2", {}, "Curves"), chart), sequences), lineage, stages, states);
+    await breathe();
+    await showCurves();
+  };
+  const showCurves = async () => {
+    const named = Object.entries(shown.curves).filter(([, [steps]]) => steps.length);
+    if (!named.length) { chart.replaceChildren(element("p", { class: "soft" }, "No reports yet.")); return; }
+    const parts = named.map(() => element("div"));
+    chart.replaceChildren(...parts);
+    for (const [at, [name, [steps, values]]] of named.slice(0, 6).entries()) {
+      await breathe();
+      await plot(parts[at], { yLabel: name, xLabel: at === named.length - 1 ? "step" : "", height: named.length > 1 ? 190 : 300 }, (figure) => {
+        const data = source({ x: steps, y: values });
+        const look = { x: { field: "x" }, y: { field: "y" }, source: data };
+        figure.line({ ...look, line_color: PALETTE[at], line_width: 2 });
+        const dots = figure.scatter({ ...look, size: 5, fill_color: PALETTE[at], line_color: null });
+        tools(figure, [dots], [["step", "@x"], [name, "@y{0.[00000]}"]]);
+      });
+    }
+  };
+  const showLineage = async () => {
+    const { users } = await api(`lineage/${study}`, { number: wanted });
+    const shared = users.filter((each) => each.study_id !== study || each.trials > 1);
+    const section = card("Who uses its states now", shared.length
+      ? rows(["steps", "study", "trials"], shared.map((each) => [`${number(each.start)} to ${number(each.stop)}`, each.study, [`${number(each.trials)}: `, links(each.study_id, each.first, each.trials - each.first.length)]]))
+      : element("p", { class: "under" }, "Only this trial."));
+    section.id = "lineage";
+    lineage.replaceChildren(section);
+  };
+  await draw();
+  showLineage().catch(say);
+  return { async update(_, isNew) { if (isNew && shown.state === "RUNNING") await draw(); } };
+};
