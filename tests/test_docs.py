@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -112,6 +113,44 @@ def test_the_functions_of_the_page_train_as_alone(
     for trial in study.trials:
         assert run_alone(loop.train, trial.sequences, 6).metrics == trial.metrics
     sys.modules.pop(name)
+
+
+@pytest.mark.process
+def test_the_trainer_of_the_tutorial_trains_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (DOCS / "writing-a-trainer.md").read_text()
+    (study_file,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "digits_page.py").write_text(study_file)
+    digits = import_module("digits_page")
+    warmed = digits.tuner().configurations[1].sequences
+    assert run_alone(digits.Digits, warmed, 6).metrics[6]["accuracy"] > 0.8
+    assert dt.check_resume(digits.Digits, warmed).ok
+    sys.modules.pop("digits_page")
+
+
+FRAGMENTS = {
+    "resume-check.md": "its lines are arguments for the reader's own trainer and study",
+    "retention.md": "its call of create_study is the one of examples/bucket.py",
+}
+"""Pages with blocks of Python that no test runs, and why."""
+
+
+def test_every_page_with_code_has_its_test() -> None:
+    tests = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
+    pages = {path.name for path in DOCS.rglob("*.md") if "```python" in path.read_text()}
+    # The pages of frameworks are run by one test, which names them without the suffix.
+    pages = {page for page in pages if not page.startswith("integrations-")}
+    assert {page for page in pages if page not in tests} == set()
+    assert set(FRAGMENTS) <= pages
+
+
+def test_every_block_of_python_can_be_compiled() -> None:
+    for path in DOCS.rglob("*.md"):
+        for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
+            compile(block, path.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 @pytest.fixture(scope="module")
