@@ -175,7 +175,9 @@ def test_a_merged_study_equals_lone_runs(trainer: type, tmp_path: Path, two_thre
         ]
     )
     metric = "valid_logloss" if trainer is XGBoosting else "valid_binary_logloss"
-    study = dt.create_study(trainer, name="b", storage=str(tmp_path), metric=metric)
+    study = dt.create_study(
+        trainer, name="b", storage=str(tmp_path), metric=metric, direction="minimize"
+    )
     study.optimize(dt.algos.Grid(space, max_steps=STEPS), client=two_threads, check=False)
     assert study.summary()["steps_executed"] == 4 + 2 + 1
     for trial in study.trials:
