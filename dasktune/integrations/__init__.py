@@ -8,13 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_MODULES: tuple[str, ...] = (
-    "jax",
-    "lightgbm",
-    "lightning",
-    "sklearn",
-    "xgboost",
-)
+_MODULES: tuple[str, ...] = ("jax", "lightgbm", "lightning", "sklearn", "transformers", "xgboost")
 
 __all__ = [*_MODULES]
 

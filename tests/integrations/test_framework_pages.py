@@ -16,7 +16,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.mark.parametrize(
     ("page", "steps"),
-    [pytest.param("lightning", (24, 16), marks=pytest.mark.framework("lightning"))],
+    [
+        pytest.param("lightning", (24, 16), marks=pytest.mark.framework("lightning")),
+        pytest.param(
+            "transformers", (24, 16), marks=pytest.mark.framework("transformers", "accelerate")
+        ),
+    ],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_the_example_of_a_page_trains_shared_epochs_once(
