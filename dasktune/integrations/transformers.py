@@ -235,7 +235,7 @@ class TransformersTrainer(TorchTrainer):
         if not turns.go_on():
             raise TrainerError("the training ended before its first epoch: is there no data?")
 
-    def _set_option(self, name: str, before: Value, value: Value) -> bool:
+    def _set_option(self, name: str, before: Value, value: Any) -> bool:
         """Set a changed value in the optimizer where the old one was; return whether it was."""
         option = _OPTIONS.get(name, name)
         groups = [group for group in self.optimizer.param_groups if option in group]
