@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,14 +14,16 @@ from typing import Any
 
 import psutil
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Worker
 
 import dasktune as dt
+from dasktune.engine import scaling
+from dasktune.engine.timeouts import PROGRESS_FLUSH_SECONDS
 from dasktune.engine.trials import Trial
 from dasktune.graph.devices import devices_at, with_devices
 from dasktune.study.study import Study
 from dasktune.trainer.lifecycle import run_alone
-from tests.holding import PATIENCE, Gate, pass_gate, wait_until
+from tests.holding import PATIENCE, Gate, pass_gate, stop_order, wait_until
 from tests.worker.test_divided import TOLERANCE, Net, divided, ranks
 
 pytestmark = pytest.mark.cluster
@@ -28,6 +32,10 @@ STEPS = 4
 
 SEED = 3
 """The training seed, which is also that of `divided`."""
+
+
+REPORTED_STEP_SECONDS = 4 * PROGRESS_FLUSH_SECONDS
+"""A step that takes so long is reported before the next one ends."""
 
 
 class Paired(Net):
@@ -47,6 +55,23 @@ class Paired(Net):
         super().train()
 
 
+class Growing(Paired):
+    """A net whose first step is reported by itself, and whose second one waits for a stop.
+
+    Each rank leaves a file for each of its steps.
+    """
+
+    def train(self) -> None:
+        if "folder" in self.config:
+            ranks, rank = self.division.world_size, self.division.rank
+            Path(self.config["folder"], f"step {self.steps + 1}: {rank} of {ranks}").touch()
+            if self.steps == 0:
+                time.sleep(REPORTED_STEP_SECONDS)
+            elif self.steps == 1:
+                wait_until(stop_order(Worker._instances))
+        super().train()
+
+
 @contextmanager
 def client_of(workers: int) -> Iterator[Client]:
     with (
@@ -62,10 +87,10 @@ def client_of(workers: int) -> Iterator[Client]:
         yield client
 
 
-def study_of(folder: Path) -> Study:
+def study_of(folder: Path, trainer: type[Paired] = Paired) -> Study:
     """Return a study whose trials get two devices as soon as there are so many for each."""
     return dt.create_study(
-        Paired,
+        trainer,
         name="scaled",
         metric="loss",
         storage=folder / "study",
@@ -136,3 +161,23 @@ def test_killed_lender_costs_no_more_than_its_stage(tmp_path: Path) -> None:
         # The stage began after step 2, which was saved, and ends with step 4.
         assert study.summary()["steps_repeated"] <= 2
         assert_trained_as_alone(study)
+
+
+def test_running_stage_grows_to_two_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaling, "LEAST_GAIN", -math.inf)  # the steps of tests are short
+    tuner = dt.algos.Grid(dt.Space(lr=[0.02]), max_steps=STEPS)
+    with client_of(2) as client, closing(study_of(tmp_path, Growing)) as study:
+        study.optimize(tuner, client=client, progress=False, last_line=False, check=False)
+        (trial,) = study.trials
+        assert trial.devices == ((0, 1), (2, 2))
+        assert_trained_as_alone(study)
+        assert STEPS in trial.metrics
+        summary = study.summary()
+        assert (summary["steps_executed"], summary["steps_repeated"]) == (STEPS, 0)
+        again = dt.algos.Grid(dt.Space(lr=[0.02]), max_steps=STEPS)
+        assert study.replay(again).identical
+    trained = sorted(path.name for path in tmp_path.glob("step *"))
+    together = [f"step {step}: {rank} of 2" for step in (3, 4) for rank in (0, 1)]
+    assert trained == ["step 1: 0 of 1", "step 2: 0 of 1", *together]
