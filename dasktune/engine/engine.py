@@ -855,6 +855,7 @@ class Engine:
             # What was reported already must be trained again as it was, once there are workers.
             if request is not None and start >= trial.steps:
                 self._todo.extend(self._dispatcher.stop(number, now))
+                choices.renew(number)  # it may grow again when workers return
                 self._choose_again(session, choices, request, start=start, now=now)
 
     def _take_devices_back(self, choices: DeviceChoices, now: float) -> None:

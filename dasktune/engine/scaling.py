@@ -219,7 +219,7 @@ class DeviceChoices:
         self.expected = 0
         self.moving: dict[int, bool] = {}
         self._grown: dict[int, int] = {}
-        """The most devices that were meant for each trial since its last request."""
+        """The most devices that were meant for each trial since it was last renewed."""
         self._reviewed: tuple[int, ...] = ()
         self._several: set[int] = set()
         """Trials on several devices that may wait for them."""
@@ -235,7 +235,7 @@ class DeviceChoices:
             self._several.discard(trial.number)
 
     def renew(self, trial: int) -> None:
-        """Handle a new request of a trial: it may grow anew."""
+        """Handle a new request of a trial, or the loss of its workers: it may grow anew."""
         self._grown.pop(trial, None)
 
     def periods(

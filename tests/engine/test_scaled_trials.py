@@ -494,3 +494,33 @@ def test_stages_trained_alone_do_not_grow() -> None:
 def test_stages_do_not_grow_into_busy_workers() -> None:
     bench, _ = begun_alone(workers=2, trials=2)
     assert bench.ask().stops == []
+
+
+class Whole(Ladder):
+    """Trains each trial to its end at once."""
+
+    def climb(self) -> list[Decision]:
+        self.rung += 1
+        self.waiting = set(range(self.kept[0]))
+        ends = [Extend(trial=n, until=self.max_steps) for n in sorted(self.waiting)]
+        return [Finish()] if self.rung else [*ends]
+
+
+def test_a_trial_left_fewer_devices_grows_when_workers_return() -> None:
+    bench = Bench(4, Scale(max=4), minutes).begin(Whole((1,))).join()
+    order = bench.orders.pop(0)
+    bench.tell(Progress(attempt=order.attempt, step=1, seconds=60.0))
+    end_early(bench.ask(), order, 1)
+    (order,) = bench.orders
+    lost = [f"w{n}" for n in range(4) if f"w{n}" != order.worker][:1]
+    bench.lose(order.worker, *lost)
+    assert bench.devices == [((0, 1), (1, 2))]
+    order = bench.orders.pop(0)
+    bench.join()
+    bench.stops.clear()
+    bench.tell(Progress(attempt=order.attempt, step=2, seconds=30.0))
+    assert bench.ask().stops == [order.attempt]
+    end_early(bench, order, 2)
+    assert bench.devices == [((0, 1), (1, 2), (2, 4))]
+    assert bench.run().trials[0].steps == 8
+    assert bench.dispatcher.steps_repeated == 0
