@@ -33,6 +33,32 @@ def import_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any
     return get
 
 
+def method_of(home: str) -> Callable[[Any], str]:
+    """Return a method that is defined in a later layer, and is imported when it is called.
+
+    So a class shows itself as a picture in a notebook without an import of the pictures.
+
+    Parameters
+    ----------
+    home
+        Module and function: ``module:function``. The function gets the object.
+
+    Examples
+    --------
+    >>> class Name(str):
+    ...     quoted = method_of("shlex:quote")
+    >>> Name("two words").quoted()
+    "'two words'"
+    """
+    module, _, name = home.partition(":")
+
+    def method(self: Any) -> str:
+        shown: str = getattr(import_module(module), name)(self)
+        return shown
+
+    return method
+
+
 def make_callable(package: str, function: Callable[..., Any]) -> None:
     """Make a package, such as ``dasktune.simulate``, callable as one of its functions."""
 

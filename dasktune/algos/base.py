@@ -31,6 +31,7 @@ from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.algos.forest.priority import Priority, PriorityQuestion
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.errors import ConfigurationError, InternalError, refuse
+from dasktune.lazy import method_of
 from dasktune.sequences import Sequence
 from dasktune.space import Configuration, Space
 from dasktune.types import Decision, Report, Step
@@ -161,6 +162,18 @@ class Tuner(ABC):
     def searched_space(self) -> Space | None:
         """The space of its configurations, whose branches may have needs; None if unknown."""
         return None
+
+    _repr_html_ = method_of("dasktune.report.notebook:tuner_html")
+
+    def __repr__(self) -> str:
+        try:
+            shown = options_of(self)
+        except AttributeError:  # its constructor has not ended
+            return f"<{type(self).__name__}>"
+        texts = [f"{name}={value!r}" for name, value in shown.items()]
+        if self.searched_space is not None:
+            texts.insert(0, f"space of {', '.join(self.searched_space.names)}")
+        return f"{type(self).__name__}({', '.join(texts)})"
 
     # For tuners that predict learning curves, ask for priorities, or decide by time.
 
@@ -319,3 +332,12 @@ def _horizon_problems(sequence: Sequence, max_steps: Step) -> tuple[str, ...]:
     except ConfigurationError as error:
         return error.problems
     return ()
+
+
+def options_of(tuner: Tuner) -> dict[str, object]:
+    """Return the plain values of a tuner's identity by name; those that are None are left out."""
+    return {
+        name: value
+        for name, value in tuner.identity().items()
+        if name != "tuner" and isinstance(value, str | int | float)
+    }

@@ -11,6 +11,7 @@ from typing import TypeVar
 from dasktune.errors import CorruptRecordError
 from dasktune.graph.devices import Periods, with_change, with_devices
 from dasktune.graph.plan import SearchPlan
+from dasktune.lazy import method_of
 from dasktune.needs import Needs, NumericClass
 from dasktune.sequences import sequence_from_json
 from dasktune.types import Direction, Metrics, Objective, Sequences, Step, TrialState, Value
@@ -244,6 +245,13 @@ class Trial:
     seed: int = 0
     devices: Periods = ONE_DEVICE
     metric: str = ""
+
+    _repr_html_ = method_of("dasktune.report.notebook:trial_html")
+
+    def __repr__(self) -> str:
+        value = "no value" if self.value is None else f"{self.metric or 'value'}={self.value:.6g}"
+        params = ", ".join(f"{name}={value}" for name, value in self.params.items())
+        return f"Trial({self.number}, {self.state.value}, step {self.steps}, {value}; {params})"
 
     @property
     def intermediate_values(self) -> dict[Step, float]:

@@ -12,6 +12,7 @@ from dasktune.graph.keys import root_key
 from dasktune.graph.matching import Matching
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.save_policy import SavePolicy
+from dasktune.lazy import method_of
 from dasktune.needs import NO_NEEDS, Needs, Offer
 from dasktune.types import Sequences, Step
 
@@ -60,6 +61,8 @@ class Cost:
     def merge_rate(self) -> float:
         """Steps asked for by steps that must be trained: `p` [Hippo 6]."""
         return self.steps_requested / self.steps_unique if self.steps_unique else 1.0
+
+    _repr_html_ = method_of("dasktune.report.notebook:cost_html")
 
     def __str__(self) -> str:
         share = self.steps_unique / self.steps_requested if self.steps_requested else 1.0
@@ -188,6 +191,8 @@ class Costs:
     def merge_rate(self) -> float:
         """Steps asked for by steps that must be trained, over all studies: `q` [Hippo 6]."""
         return self.steps_requested / self.steps_unique if self.steps_unique else 1.0
+
+    _repr_html_ = method_of("dasktune.report.notebook:cost_html")
 
     def __str__(self) -> str:
         alone = sum(study.steps_unique for study in self.studies)

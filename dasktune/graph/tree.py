@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import Node, SearchPlan
+from dasktune.lazy import method_of
 from dasktune.types import Sequences, Step
 
 
@@ -66,6 +67,11 @@ class StageTree:
 
     stages: Mapping[int, Stage]
     run: RunStage | None = field(default=None, compare=False)
+
+    _repr_html_ = method_of("dasktune.report.notebook:stage_tree_html")
+
+    def __repr__(self) -> str:
+        return f"StageTree({len(self)} stages, {self.steps} steps)"
 
     def __len__(self) -> int:
         return len(self.stages)

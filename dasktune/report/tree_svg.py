@@ -26,6 +26,7 @@ class _Canvas:
     top: float
     bounds: tuple[int, ...]
     label: Callable[[int], str]
+    is_planned: bool = False
 
     def y(self, bar: Bar) -> float:
         return self.top + self.row * (bar.row + 0.5)
@@ -42,6 +43,7 @@ def draw_tree(
     label: Callable[[int], str] = "trial {}".format,
     heading: str = "",
     most: int = MOST_BARS,
+    is_planned: bool = False,
 ) -> Svg:
     """Return the picture of a plan.
 
@@ -56,6 +58,8 @@ def draw_tree(
         The name of a trial, by its number.
     heading
         A line above the picture.
+    is_planned
+        Whether trials have no numbers yet, nor trained steps: bars are filled, and count trials.
     """
     placed = layout(plan, most)
     top = TOP + (30 if heading else 0)
@@ -67,10 +71,11 @@ def draw_tree(
         top=top,
         bounds=share_bounds(max((bar.passing for bar in placed.bars), default=1)),
         label=label,
+        is_planned=is_planned,
     )
     marks = [
         text(LEFT, 28.0, heading, class_="head") if heading else "",
-        _legend(canvas.bounds, top - 26, hidden=placed.hidden),
+        _legend(canvas, top - 26, hidden=placed.hidden),
         bottom_axis(canvas.steps, top, bottom, "step"),
         *(_links(bar, canvas) for bar in placed.bars if bar.children),
         *(_drawn(bar, canvas) for bar in placed.bars),
@@ -130,12 +135,14 @@ def _drawn(bar: Bar, canvas: _Canvas) -> str:
     spans = []
     if bar.hidden:
         spans.append((start, stop, "rest"))
+    elif canvas.is_planned:
+        spans.append((start, stop, shade(bar.passing, canvas.bounds)))
     elif bar.trained > bar.start:
         spans.append((start, trained, shade(bar.passing, canvas.bounds)))
-    if not bar.hidden and bar.trained < bar.stop:
+    if not (bar.hidden or canvas.is_planned) and bar.trained < bar.stop:
         spans.append((trained, stop, "todo"))
     size = {"y": y - thick / 2, "height": thick, "rx": 1.5}
-    parts = [title(_tooltip(bar))]
+    parts = [title(_tooltip(bar, is_planned=canvas.is_planned))]
     for begin, end, look in spans:
         parts.append(tag("rect", x=begin, width=max(1.0, end - begin), **size, class_=look))
     words = _label(bar, canvas)
@@ -152,12 +159,17 @@ def _label(bar: Bar, canvas: _Canvas) -> str:
         return f"+ {count(bar.hidden, 'stage')}"
     if bar.children or not bar.ends:
         return ""
+    if canvas.is_planned:
+        return count(bar.passing, "trial")
     more = f" and {bar.passing - 1:,} more" if bar.passing > 1 else ""
     return canvas.label(bar.ends[0]) + more
 
 
-def _tooltip(bar: Bar) -> str:
+def _tooltip(bar: Bar, *, is_planned: bool = False) -> str:
     """Return the lines of a bar's tooltip."""
+    if is_planned and bar.node is not None:
+        lines = [f"steps {bar.start:,}-{bar.stop:,}", count(bar.passing, "trial")]
+        return "\n".join([*lines, *_values(bar.node)])
     named = ", ".join(map(str, bar.trials))
     more = f" and {bar.passing - len(bar.trials):,} more" if bar.passing > len(bar.trials) else ""
     shared = f"{count(bar.passing, 'trial')}: {named}{more}"
@@ -183,8 +195,9 @@ def _values(node: Node) -> list[str]:
     ]
 
 
-def _legend(bounds: tuple[int, ...], y: float, *, hidden: int) -> str:
+def _legend(canvas: _Canvas, y: float, *, hidden: int) -> str:
     """Return the legend of the shades."""
+    bounds = canvas.bounds
     ranges = [
         str(low) if high - low == 1 else f"{low}-{high - 1}"
         for low, high in zip(bounds, [*bounds[1:], bounds[-1] + 1], strict=True)
@@ -192,7 +205,8 @@ def _legend(bounds: tuple[int, ...], y: float, *, hidden: int) -> str:
     if len(bounds) > 1:
         ranges[-1] = f"{bounds[-1]} or more"
     entries = [(shade(low, bounds), words) for low, words in zip(bounds, ranges, strict=True)]
-    entries.append(("todo", "not trained"))
+    if not canvas.is_planned:
+        entries.append(("todo", "not trained"))
     if hidden:
         entries.append(("rest", "put together"))
     words = "trials that share a stage:"

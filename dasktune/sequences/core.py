@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from dasktune.errors import ConfigurationError, shown
+from dasktune.lazy import method_of
 from dasktune.sequences.values import plain, whole
 from dasktune.types import Step, Value
 
@@ -227,6 +228,8 @@ class Sequence(ABC):
 
     def __hash__(self) -> int:
         return hash(repr(self))
+
+    _repr_html_ = method_of("dasktune.report.notebook:sequence_html")
 
     def __repr__(self) -> str:
         """Return the canonical text; it is kept, because equality and hash use it often."""

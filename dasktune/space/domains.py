@@ -164,6 +164,9 @@ class Float(Domain):
             return False
         return self.step is None or self._point(self._position(value)) == value
 
+    def __repr__(self) -> str:
+        return _range_text(self, step=None)
+
     def short(self) -> str:
         """Return its bounds."""
         return f"Float({self.low}, {self.high})"
@@ -252,6 +255,9 @@ class Int(Domain):
             return False
         return (value - self.low) % self.step == 0
 
+    def __repr__(self) -> str:
+        return _range_text(self, step=1)
+
     def short(self) -> str:
         """Return its bounds."""
         return f"Int({self.low}, {self.high})"
@@ -332,6 +338,9 @@ class Choice(Domain):
             return option
         return option.choose(f"{name}.{self.labels[position]}", chooser)
 
+    def __repr__(self) -> str:
+        return f"Choice({list(self.options)!r})"
+
     def to_json(self) -> dict[str, object]:
         """Return its identity as a JSON document."""
         return {"domain": "Choice", "options": [_document(option) for option in self.options]}
@@ -396,6 +405,10 @@ class Family(Domain):
             domain.choose(f"{name}.{argument}", chooser) for argument, domain in self.arguments
         )
 
+    def __repr__(self) -> str:
+        name = _family_name(self.family).rpartition(".")[2]
+        return f"Family({', '.join(filter(None, (name, arguments_text(self.arguments))))})"
+
     def short(self) -> str:
         """Return the family's name."""
         return _family_name(self.family).rpartition(".")[2]
@@ -416,6 +429,28 @@ class Family(Domain):
                 f"{_family_name(self.family)} must return a sequence, got {made!r}"
             )
         return made
+
+
+def arguments_text(named: Iterable[tuple[str, Domain]]) -> str:
+    """Return domains by name as in a call."""
+    # A name that is no identifier can only be given in a mapping.
+    return ", ".join(
+        f"{name if name.isidentifier() else repr(name)}={domain_text(domain)}"
+        for name, domain in named
+    )
+
+
+def domain_text(domain: Domain) -> str:
+    """Return a domain as users write it: choices as a list, and a single choice as itself."""
+    if not isinstance(domain, Choice):
+        return repr(domain)
+    return repr(domain.options[0] if len(domain.options) == 1 else list(domain.options))
+
+
+def _range_text(domain: Float | Int, *, step: int | None) -> str:
+    log = ", log=True" if domain.log else ""
+    steps = "" if domain.step == step else f", step={domain.step!r}"
+    return f"{type(domain).__name__}({domain.low!r}, {domain.high!r}{log}{steps})"
 
 
 def total_size(domains: Iterable[Domain]) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from dasktune.errors import ConfigurationError, name_problems, refuse
+from dasktune.lazy import method_of
 from dasktune.needs import GivenNeeds, Needs, needs_problems
 from dasktune.sequences import Constant, Sequence, as_sequence
 from dasktune.space.domains import (
@@ -21,6 +22,7 @@ from dasktune.space.domains import (
     Drawing,
     Float,
     Int,
+    arguments_text,
     listed,
     total_size,
 )
@@ -111,6 +113,10 @@ class Branch(Domain):
         object.__setattr__(self, "name", _plainly(sequence))
         object.__setattr__(self, "needs", None if self.needs is None else Needs.of(self.needs))
 
+    def __repr__(self) -> str:
+        parts = [self.name, *(part for part in (self.space, self.needs) if part is not None)]
+        return f"Branch({', '.join(map(repr, parts))})"
+
     @property
     def dimensions(self) -> tuple[tuple[str, Domain], ...]:
         """The further hyper-parameters with their domains."""
@@ -196,6 +202,11 @@ class Space:
         refuse(problems)
         object.__setattr__(self, "dimensions", tuple(dimensions))
         object.__setattr__(self, "names", tuple(names))
+
+    _repr_html_ = method_of("dasktune.report.notebook:space_html")
+
+    def __repr__(self) -> str:
+        return f"Space({arguments_text(self.dimensions)})"
 
     @property
     def size(self) -> int | None:

@@ -15,6 +15,7 @@ from dasktune.engine.trials import Repeated, Trial, TrialRecord
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import SearchPlan
 from dasktune.graph.tree import StageTree, build_stage_tree
+from dasktune.lazy import method_of
 from dasktune.results.results import StudyResults
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
@@ -85,6 +86,8 @@ class Study:
 
     def __repr__(self) -> str:
         return repr(self.results)
+
+    _repr_html_ = method_of("dasktune.report.notebook:study_html")
 
     @property
     def trainer(self) -> type:
