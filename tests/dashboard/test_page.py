@@ -199,3 +199,5 @@ def test_page_fits_a_phone(
     with open_page(at(address, f"1/{part}"), width=390, scheme=scheme) as page:
         page.locator("canvas, .grid-row, #failed").first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        # All tabs are in view: nothing shows that a row of tabs could be scrolled.
+        assert page.locator("#tabs").evaluate("tabs => tabs.scrollWidth <= tabs.clientWidth")
