@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +28,15 @@ logger = logging.getLogger(__name__)
 
 THREADS = 4
 """Threads that read the database for requests."""
+
+SLOW = ("importance", "tree", "lineage")
+"""Answers that may take seconds to compute in a large study."""
+
+SLOW_THREADS = 2
+"""Threads of their own for slow answers: however many are asked for, the others have threads."""
+
+MOST_NUMBER = 999_999_999
+"""The largest number in a request: larger ones do not fit into the database."""
 
 AN_HOUR = "public, max-age=3600"
 
@@ -166,6 +175,7 @@ class _Data(_Handler):
 
     studies: Studies
     pool: ThreadPoolExecutor
+    slow_pool: ThreadPoolExecutor
 
     def prepare(self) -> None:
         super().prepare()
@@ -174,7 +184,8 @@ class _Data(_Handler):
 
     async def get(self, name: str, study: str = "") -> None:
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self.pool, self._answer, name, study)
+        pool = self.slow_pool if name in SLOW else self.pool
+        work = loop.run_in_executor(pool, self._answer, name, study)
         try:
             content = await work
         except ConfigurationError as error:
@@ -204,7 +215,7 @@ class _Data(_Handler):
                 answer = view.trials(**self._selection(), **window)
             case "curves":
                 metric = self.get_query_argument("metric", "")
-                answer = view.curves(metric, split_numbers(self.get_query_argument("trials", "")))
+                answer = view.curves(metric, self._numbers("trials"))
             case "trial":
                 answer = view.trial(self._number("number", 0))
             case "lineage":
@@ -229,8 +240,18 @@ class _Data(_Handler):
     def _number(self, name: str, default: int) -> int:
         text = self.get_query_argument(name, str(default))
         if not text.isdecimal():
-            raise ConfigurationError(f"{name} must be a number >= 0, got {text!r}")
+            raise ConfigurationError(f"{name} must be a number >= 0, got {text[:20]!r}")
+        if len(text) > len(str(MOST_NUMBER)):
+            raise ConfigurationError(f"{name} must be <= {MOST_NUMBER}, got {text[:20]}")
         return int(text)
+
+    def _numbers(self, name: str) -> Sequence[int]:
+        text = self.get_query_argument(name, "")
+        try:
+            return split_numbers(text)
+        except ValueError:
+            problem = f"{name} must be numbers >= 0 with commas, got {text[:20]!r}"
+            raise ConfigurationError(problem) from None
 
 
 def _json(value: object) -> str:
@@ -268,7 +289,8 @@ def application(studies: Studies, access: Access) -> Application:
     """Return the application that serves studies."""
     known = page_files()
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="page")
-    data = {"access": access, "studies": studies, "pool": pool}
+    slow_pool = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="slow-page")
+    data = {"access": access, "studies": studies, "pool": pool, "slow_pool": slow_pool}
     file = {"access": access, "path_of": known.get}
     numbered = "overview|history|trials|curves|csv|trial|lineage|tree|points|importance"
     return Application(

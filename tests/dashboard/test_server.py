@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from dasktune.dashboard.access import HEADER, Access
-from dasktune.dashboard.server import Studies, serve
+from dasktune.dashboard.server import SLOW_THREADS, THREADS, Studies, serve
+from dasktune.dashboard.study_view import StudyView
 from dasktune.errors import ConfigurationError
 from dasktune.storage.database.database import Database
 from tests.holding import wait_until
@@ -148,11 +149,39 @@ def test_a_wrong_question_is_answered_with_what_must_hold(client: Client) -> Non
         ("/api/trials/1?sort=nothing", "unknown column 'nothing'; known: "),
         ("/api/trials/1?offset=-1", "offset must be a number >= 0, got '-1'"),
         ("/api/curves/1?trials=77", "there is no trial 77"),
+        ("/api/curves/1?trials=1,x", "trials must be numbers >= 0 with commas, got '1,x'"),
+        (f"/api/trial/1?number={10**20}", "number must be <= 999999999, got 1000"),
+        (f"/api/trial/1?number={'9' * 5000}", "number must be <= 999999999, got 9999"),
         ("/api/overview/9", "unknown study '9'; known: 1, 2"),
     ]:
         answer = client.ask(path)
         assert answer.status == 400
         assert text in json.loads(answer.body)["error"]  # type: ignore[attr-defined]
+
+
+def test_slow_answers_leave_threads_for_others(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, entered = threading.Event(), threading.Semaphore(0)
+
+    def held(self: StudyView) -> dict[str, object]:
+        entered.release()
+        assert end.wait(60)
+        return {}
+
+    monkeypatch.setattr(StudyView, "importance", held)
+    paths = ["/api/importance/1"] * (THREADS + 2)
+    askers = [threading.Thread(target=client.ask, args=(path,)) for path in paths]
+    for asker in askers:
+        asker.start()
+    try:
+        for _ in range(SLOW_THREADS):
+            assert entered.acquire(timeout=30)
+        assert client.ask("/api/overview/1").status == 200
+    finally:
+        end.set()
+        for asker in askers:
+            asker.join()
 
 
 def test_csv_is_the_filtered_table(client: Client) -> None:
