@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
 from statistics import fmean, stdev
 from typing import TypeVar
 
@@ -231,6 +232,10 @@ class Trial:
         On how many devices it is trained together, as pairs ``(first step, number)``.
     metric
         The first metric of the study; empty if it is not known.
+    datetime_start, datetime_complete
+        Local times, as in Optuna: the start of the first stage of its path in this study, and the
+        end of the last. Shared stages count for each of their trials. The end is None until the
+        trial is finished; both are None if this study trained none of its steps, and in callbacks.
     """
 
     number: int
@@ -245,6 +250,15 @@ class Trial:
     seed: int = 0
     devices: Periods = ONE_DEVICE
     metric: str = ""
+    datetime_start: datetime | None = None
+    datetime_complete: datetime | None = None
+
+    @property
+    def duration(self) -> timedelta | None:
+        """The time from its start to its end, waits and pauses included; None where unknown."""
+        if self.datetime_start is None or self.datetime_complete is None:
+            return None
+        return self.datetime_complete - self.datetime_start
 
     _repr_html_ = method_of("dasktune.report.notebook:trial_html")
 
@@ -265,10 +279,17 @@ class Trial:
         return None if self.values is None else self.values[0]
 
 
-def trial_of(plan: SearchPlan, record: TrialRecord, metric: str = "") -> Trial:
+def trial_of(
+    plan: SearchPlan,
+    record: TrialRecord,
+    metric: str = "",
+    *,
+    span: tuple[float, float] | None = None,
+) -> Trial:
     """Return a trial as users see it, with the metrics that the plan knows.
 
-    `metric` is the first one of the study.
+    `metric` is the first one of the study, `span` the start and end of the trial's training in
+    epoch seconds; None if they are unknown.
     """
     nodes = plan.nodes_of(record.number)
     failed = record.state is TrialState.FAIL
@@ -292,6 +313,10 @@ def trial_of(plan: SearchPlan, record: TrialRecord, metric: str = "") -> Trial:
         seed=record.seed,
         devices=record.devices,
         metric=metric,
+        datetime_start=None if span is None else datetime.fromtimestamp(span[0]),
+        datetime_complete=(
+            datetime.fromtimestamp(span[1]) if span and record.state.is_finished else None
+        ),
     )
 
 

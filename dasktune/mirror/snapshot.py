@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import SearchPlan
 from dasktune.storage.database.schema import StageRow
-from dasktune.types import Metrics, Objective, Step
+from dasktune.types import Metrics, Objective, Step, TrialState
 
 if TYPE_CHECKING:
     import optuna
@@ -57,20 +58,35 @@ def optuna_study(
     return study
 
 
-def spans_of(plan: SearchPlan, stages: Iterable[StageRow]) -> dict[int, Span]:
+def spans_of(
+    plan: SearchPlan, stages: Iterable[StageRow], records: Mapping[int, TrialRecord]
+) -> dict[int, Span]:
     """Return start and end of the training of each trial, by number.
 
     A stage that several trials share counts for each of them. A trial has no span if this study
-    trained none of its stages, because another study had trained them before.
+    trained none of its stages, because another study had trained them before. Stages that other
+    trials trained beyond the trial's last step do not count.
     """
-    by_key: dict[str, list[Span]] = {}
+    by_key: dict[tuple[Step, str], list[StageRow]] = {}
     for stage in stages:
         if stage.started and stage.ended:
-            by_key.setdefault(stage.key, []).append((stage.started, stage.ended))
+            by_key.setdefault((stage.stop, stage.key), []).append(stage)
+    stops = sorted({stop for stop, _ in by_key})
     by_trial: dict[int, Span] = {}
-    for number in plan.paths:
-        keys = (node.key_at(node.stop) for node in plan.nodes_of(number))
-        spans = [span for key in keys for span in by_key.get(key, ())]
-        if spans:
-            by_trial[number] = min(began for began, _ in spans), max(ended for _, ended in spans)
+    for number in plan.paths.keys() & records.keys():
+        record = records[number]
+        last = max(record.steps, record.until or 0)
+        if record.state is TrialState.FAIL:
+            last = record.max_steps  # The failed stage goes beyond the last report.
+        # A stage may end inside a node: a plan that is read again is cut at no request.
+        own = [
+            stage
+            for node in plan.nodes_of(number)
+            for stop in stops[bisect_right(stops, node.start) : bisect_right(stops, node.stop)]
+            for stage in by_key.get((stop, node.key_at(stop)), ())
+            if stage.start < last
+        ]
+        if own:
+            ends = [stage.ended for stage in own if stage.ended is not None]
+            by_trial[number] = min(stage.started for stage in own), max(ends)
     return by_trial

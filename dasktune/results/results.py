@@ -143,7 +143,7 @@ class StudyResults:
     @property
     def trials(self) -> list[Trial]:
         """All trials, by number."""
-        return [trial_of(self.plan, record, self.metric) for record in self.records.values()]
+        return self._shown(self.records.values())
 
     @property
     def best_trial(self) -> Trial:
@@ -154,16 +154,15 @@ class StudyResults:
         ConfigurationError
             If there is none yet, or there are several objectives.
         """
-        return trial_of(self.plan, self._known_best(), self.metric)
+        return self._shown([self._known_best()])[0]
 
     @property
     def best_trials(self) -> list[Trial]:
         """The trials that no other trial beats: the Pareto front for several objectives."""
         if len(self.objective.metrics) == 1:
             best = self._best_record()
-            return [] if best is None else [trial_of(self.plan, best, self.metric)]
-        front = pareto_front(self.records.values(), self.objective)
-        return [trial_of(self.plan, record, self.metric) for record in front]
+            return [] if best is None else self._shown([best])
+        return self._shown(pareto_front(self.records.values(), self.objective))
 
     @property
     def best_repeats(self) -> list[Repeated]:
@@ -405,7 +404,7 @@ class StudyResults:
         --------
         ``optuna.visualization.plot_param_importances(study.optuna_study())``
         """
-        spans = spans_of(self.plan, self.stages())
+        spans = spans_of(self.plan, self.stages(), self.records)
         return optuna_study(self.name, self.objective, self.seen(self.records.values()), spans)
 
     def seen(self, records: Iterable[TrialRecord]) -> Iterator[Seen]:
@@ -416,6 +415,14 @@ class StudyResults:
     def close(self) -> None:
         """Close the database."""
         self.database.close()
+
+    def _shown(self, records: Iterable[TrialRecord]) -> list[Trial]:
+        shown = {record.number: record for record in records}
+        spans = spans_of(self.plan, self.database.stages(self.row.id), shown)
+        return [
+            trial_of(self.plan, record, self.metric, span=spans.get(number))
+            for number, record in shown.items()
+        ]
 
     def _known_best(self) -> TrialRecord:
         if len(self.objective.metrics) > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from datetime import datetime, timedelta
 from statistics import stdev
 
 import pytest
@@ -234,6 +235,19 @@ def test_trial_shows_the_metrics_that_it_was_asked_for() -> None:
     assert list(beyond.metrics) == [1, 2, 3, 4, 5, 6]
     assert (beyond.values, beyond.value) == (None, None)
     assert trial_of(plan, NEW).metrics == {}
+
+
+def test_trial_has_a_duration_once_it_is_finished() -> None:
+    plan = SearchPlan(root_key("trials", 0))
+    plan.register(3, NEW.sequences, NEW.max_steps)
+    unknown = trial_of(plan, replace(NEW, state=TrialState.COMPLETE))
+    assert (unknown.datetime_start, unknown.datetime_complete, unknown.duration) == (None,) * 3
+    running = trial_of(plan, NEW, span=(100.0, 130.0))
+    assert running.datetime_start == datetime.fromtimestamp(100.0)
+    assert (running.datetime_complete, running.duration) == (None, None)
+    pruned = trial_of(plan, replace(NEW, state=TrialState.PRUNED), span=(100.0, 130.0))
+    assert pruned.datetime_complete == datetime.fromtimestamp(130.0)
+    assert pruned.duration == timedelta(seconds=30)
 
 
 @pytest.mark.parametrize(("traceback", "error"), [("tb", "tb"), ("", "boom")])

@@ -325,11 +325,37 @@ def test_spans_cover_the_stages_of_each_trial() -> None:
         )
         for number, (node, began, ended) in enumerate(ran)
     ]
-    spans = spans_of(plan, stages)
+    records = {n: sampled(n, steps=STEPS) for n in range(3)}
+    spans = spans_of(plan, stages, records)
     assert spans == {0: (100.0, 110.0), 1: (100.0, 120.0)}
     seen = [(sampled(n, state=TrialState.PRUNED), {}) for n in range(2)]
     durations = [trial.duration for trial in optuna_study("study", LOSS, seen, spans).trials]
     assert [one.total_seconds() for one in durations if one] == [10.0, 20.0]
+
+
+def test_span_ends_with_the_trial_inside_of_a_node() -> None:
+    plan = SearchPlan("0" * 32)
+    plan.register(0, {"lr": Constant(0.1)}, STEPS)
+    plan.register(1, {"lr": Constant(0.1)}, STEPS)
+    (node,) = plan.nodes_of(0)
+    stages = [
+        StageRow(
+            study_id=1,
+            attempt=str(stop),
+            key=node.key_at(stop),
+            start=start,
+            stop=stop,
+            worker="w",
+            status="trained",
+            started=100.0 + start,
+            ended=100.0 + stop,
+            steps=stop - start,
+            repeated=0,
+        )
+        for start, stop in [(0, 2), (2, STEPS)]
+    ]
+    records = {0: sampled(0, steps=2), 1: sampled(1, steps=STEPS)}
+    assert spans_of(plan, stages, records) == {0: (100.0, 102.0), 1: (100.0, 100.0 + STEPS)}
 
 
 # ----------------------------------------------------------------------- mirroring
