@@ -68,8 +68,8 @@ PURE = ("errors", "needs", "types", "sequences", "space", "graph", "algos", "eng
 
 PAGE = ROOT / "docs" / "architecture.md"
 HARMLESS = """
-    __future__ abc array bisect collections contextlib copy dataclasses decimal difflib enum
-    fractions functools hashlib heapq inspect itertools json math numbers numpy operator re
+    __future__ abc array bisect collections contextlib copy dataclasses datetime decimal difflib
+    enum fractions functools hashlib heapq inspect itertools json math numbers numpy operator re
     statistics string struct textwrap types typing
 """
 """All that a pure module may import from outside; none of it reads the world."""
@@ -90,6 +90,9 @@ SEEDED = frozenset(
 
 UNSEEDED = frozenset({"RandomState", "default_rng"})
 """What takes a seed from the system if it is given none."""
+
+CLOCKS = frozenset({"now", "today", "utcnow"})
+"""Functions of datetime that read the clock."""
 
 FOLDERS = {"benchmarks", "dasktune", "docs", "examples", "tests"}
 LEFT_BY_TOOLS = re.compile(r"\..*|__pycache__|.*\.egg-info|build|dist|runs|dask-.*-space")
@@ -149,6 +152,10 @@ def called(node: ast.Call) -> str:
     return ""
 
 
+def _of_datetime(node: ast.Attribute) -> bool:
+    return ast.unparse(node.value).rpartition(".")[2] in {"date", "datetime"}
+
+
 def graph(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
     """Return who imports whom inside the package; the import of a parent is implied, no edge."""
     known = frozenset(modules)
@@ -196,6 +203,8 @@ def impurities(name: str, tree: ast.Module) -> list[str]:
                 found.append(f"{name}:{node.lineno} calls {opener}")
         if isinstance(node, ast.Call) and called(node) in UNSEEDED and not node.args:
             found.append(f"{name}:{node.lineno} takes a seed from the system")
+        if isinstance(node, ast.Attribute) and node.attr in CLOCKS and _of_datetime(node):
+            found.append(f"{name}:{node.lineno} reads the clock")
         if (
             isinstance(node, ast.Attribute)
             and node.attr not in SEEDED
