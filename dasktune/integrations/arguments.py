@@ -57,9 +57,9 @@ def refuse_unknown(values: Mapping[str, Value], *makers: Callable[..., Any]) -> 
     """
     if any(map(_takes_all, makers)):
         return
-    known = {name_of(maker): [*inspect.signature(maker).parameters] for maker in makers}
-    for name in sorted(values.keys() - {name for names in known.values() for name in names}):
-        takers = "; ".join(f"{maker} takes {', '.join(each)}" for maker, each in known.items())
+    known = [(name_of(maker), [*inspect.signature(maker).parameters]) for maker in makers]
+    for name in sorted(values.keys() - {name for _, names in known for name in names}):
+        takers = "; ".join(f"{maker} takes {', '.join(names)}" for maker, names in known)
         raise ConfigurationError(f"nothing takes the hyper-parameter {name!r}: {takers}")
 
 

@@ -192,7 +192,7 @@ def simulate(
     ...     seconds_per_step=lambda values, kind: 1.0 if kind == "fast" else 1.5,
     ... )
     >>> found.seconds, found.busy_seconds
-    (15.0, {'fast': 10.0, 'slow': 15.0})
+    (13.5, {'fast': 13.0, 'slow': 10.5})
 
     One device that trains 1.8 times as many steps a second with two trials together:
 

@@ -60,14 +60,15 @@ def test_bucket_keeps_its_budget_and_serves_another_machine(
 ) -> None:
     url = f"s3://{bucket}/digits"
     edit(folder / "bucket.py", 's3://your-bucket/digits",', f'{url}",')
+    there = Path(shutil.copytree(folder, tmp_path / "there"))
     one = ("--workers", "1", "--steps", "6", "--config", "budget=2MB")
-    first = summary_of(folder / "bucket.py", *one, where=tmp_path / "here")
+    first = summary_of(folder / "bucket.py", *one, where=folder)
     assert 6 <= first["steps_executed"] < TRIAL, "its limit has ended it"
     stored = list(CheckpointStore(url).inventory())
     assert len(stored) >= 1
     assert sum(one.nbytes for one in stored) <= 2_000_000
     again = ("--workers", "1", "--steps", "1", "--config", f"storage={url}")
-    second = summary_of(folder / "bucket.py", *again, where=tmp_path / "there")
+    second = summary_of(there / "bucket.py", *again, where=there)
     assert second["steps_executed"] < TRIAL
     assert second["steps_reused"] >= 4, "of another database, found in the bucket"
 

@@ -35,6 +35,9 @@ TUNERS = {
 BY_THEMSELVES = {"cartpole"}
 """Examples with a test file of their own."""
 
+OF_FRAMEWORKS = {"jax_decay", "lightgbm_sampling", "sklearn_perceptron", "xgboost_rates"}
+"""Examples that tests/integrations runs, with the framework that they need."""
+
 HP = {
     "digits": {
         "lr": Exponential(0.05, gamma=0.9),
@@ -82,7 +85,8 @@ digits = pytest.mark.parametrize("example", ["digits"], indirect=True)
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.stem for path in FOLDER.glob("*.py")} == {*TRAINERS, *TUNERS, *BY_THEMSELVES}
+    tested = {*TRAINERS, *TUNERS, *BY_THEMSELVES, *OF_FRAMEWORKS}
+    assert {path.stem for path in FOLDER.glob("*.py")} == tested
 
 
 @every

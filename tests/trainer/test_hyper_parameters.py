@@ -76,7 +76,7 @@ def trained(begin: Any, kind: type, given: Mapping[str, Any]) -> list[Any]:
         last = values_at(start - 1, given) if start else None
         try:
             run = begin(kind, values_at(0, given), last, kept if start else None)
-        except (StateError, RuntimeError) as error:
+        except (StateError, TrainerError, RuntimeError) as error:
             return [*seen, str(error)]
         for step in range(start, STEPS):
             run.advance(values_at(step, given))
