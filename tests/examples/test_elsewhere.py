@@ -75,7 +75,7 @@ def test_bucket_keeps_its_budget_and_serves_another_machine(
 
 @pytest.mark.slurm
 def test_three_edits_run_asha_in_jobs_with_states_in_a_bucket(
-    slurm: Slurm, bucket: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm: Slurm, bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
     edit(folder / "slurm_s3.py", "s3://your-bucket/digits", f"s3://{bucket}/digits")
@@ -83,7 +83,7 @@ def test_three_edits_run_asha_in_jobs_with_states_in_a_bucket(
     edit(folder / "dasktune.toml", "gpus_per_worker = 1", "gpus_per_worker = 0")
     small = ("--workers", "2", "--config", "trials=6", "--config", "max_steps=4")
     loopback = ("--interface", "lo", "--memory", "1GB")
-    found = summary_of(folder / "slurm_s3.py", "--slurm", *small, *loopback, where=tmp_path)
+    found = summary_of(folder / "slurm_s3.py", "--slurm", *small, *loopback, where=folder)
     assert found["trials"] == 6
     assert found["steps_executed"] >= 4
     assert found["best_value"] > 0.2
@@ -91,5 +91,5 @@ def test_three_edits_run_asha_in_jobs_with_states_in_a_bucket(
     commits = store.commits(store.keys())
     assert any(one.step == 4 for one in commits.values()), "a promoted trial came to its end"
     assert slurm.jobs("PENDING,RUNNING") == []
-    assert (tmp_path / "dasktune.db").exists()
-    assert list((tmp_path / "slurm" / "logs").iterdir())
+    assert (folder / "dasktune.db").exists()
+    assert list((folder / "slurm" / "logs").iterdir())

@@ -175,6 +175,8 @@ def test_wrong_arguments_are_refused(arguments: Any, options: Any, message: str)
         dt.integrations.lightning.trainer(*arguments, **options)
 
 
+# JAX, where another test has imported it, warns of the processes that the loader forks.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_persistent_workers_are_refused() -> None:
     def data() -> Any:
         return DataLoader(TensorDataset(torch.rand(8, 4), torch.rand(8)), 4,
