@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dasktune.engine.trials import TrialRecord
@@ -49,13 +51,29 @@ def optuna_study(
     seen = sorted(trials, key=lambda pair: pair[0].number)
     translator = Translator(objective)
     translator.see(record for record, _ in seen)
-    study = optuna.create_study(study_name=name, directions=directions_of(objective))
+    with _without_its_name(name):
+        study = optuna.create_study(study_name=name, directions=directions_of(objective))
     metrics_named(study, objective)
     now = time.time()
     for record, metrics in seen:
         span = (spans or {}).get(record.number, (now, now))
         study.add_trial(translator.translate(record, metrics, span))
     return study
+
+
+@contextmanager
+def _without_its_name(name: str) -> Iterator[None]:
+    """Leave out Optuna's log record of a new study in memory, which nobody has asked for."""
+    logger = logging.getLogger("optuna.storages._in_memory")
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return name not in record.getMessage()
+
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
 
 
 def spans_of(

@@ -6,13 +6,16 @@ figures anew, at most 4 times a second, and less often if that is slow.
 
 from __future__ import annotations
 
+import io
 import math
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from html import escape
+from typing import Any, Protocol
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -54,6 +57,43 @@ class Remaining:
     left: int
 
 
+class Screen(Protocol):
+    """A place for the present drawing, such as `rich.live.Live`."""
+
+    def update(self, renderable: RenderableType, *, refresh: bool = False) -> None:
+        """Replace the drawing."""
+
+
+class CellOutput:
+    """One output of a notebook's cell, which each drawing replaces; the last one is saved.
+
+    Rich would use a widget in its place, which needs ipywidgets and is empty in a saved notebook.
+    """
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def update(self, renderable: RenderableType, *, refresh: bool = False) -> None:
+        """Replace the drawing."""
+        console = Console(file=io.StringIO(), width=100, force_terminal=False, force_jupyter=False)
+        with console.capture() as captured:
+            console.print(renderable)
+        text = "\n".join(line.rstrip() for line in captured.get().splitlines())
+        shown = {"text/plain": text, "text/html": f"<pre>{escape(text)}</pre>"}
+        if self._handle is None:
+            from IPython.display import display as show_in_cell
+
+            self._handle = show_in_cell(shown, raw=True, display_id=True)
+        else:
+            self._handle.update(shown, raw=True)
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None) is not None
+
+
 class ProgressDisplay:
     """Draws a running study; the run loop calls it in every turn.
 
@@ -64,7 +104,7 @@ class ProgressDisplay:
     engine
         The running engine; only read.
     live
-        The display of rich.
+        The display of rich, or the output of a cell.
     clock
         A monotonic clock in seconds.
     """
@@ -76,7 +116,7 @@ class ProgressDisplay:
         direction: Direction,
         *,
         engine: Engine,
-        live: Live,
+        live: Screen,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.redraws = 0
@@ -169,7 +209,12 @@ def display(study: Any, engine: Engine) -> Iterator[Callable[[RunSnapshot], None
     engine
         The running engine.
     """
-    with Live(console=Console(stderr=True), auto_refresh=False) as live:
+    with ExitStack() as stack:
+        live: Screen = (
+            CellOutput()
+            if in_notebook()
+            else stack.enter_context(Live(console=Console(stderr=True), auto_refresh=False))
+        )
         progress = ProgressDisplay(
             study.name, study.metric, study.direction, engine=engine, live=live
         )

@@ -51,6 +51,7 @@ class StudyConfig:
     database: str | None = None
     direction: str | Direction | Iterable[str | Direction] | None = None
     load_if_exists: bool = False
+    if_changed: str = "refuse"
     seed: int = 0
     config: Mapping[str, object] | None = None
     report_every: int = 1
@@ -275,6 +276,8 @@ class StudyConfig:
             yield f"merge must be True or False, got {self.merge!r}"
         yield from audit_problems(self.audit)
         yield from weight_problems(self.weight)
+        if self.if_changed not in ("refuse", "new"):
+            yield unknown("if_changed", self.if_changed, ("refuse", "new"))
         if self.on_nan not in ("rank", "fail"):
             yield f"on_nan must be 'rank' or 'fail', got {self.on_nan!r}"
         if self.config is not None and not isinstance(self.config, Mapping):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -50,6 +51,7 @@ def create_study(
     database: str | None = None,
     direction: str | Direction | Iterable[str | Direction] | None = None,
     load_if_exists: bool = False,
+    if_changed: str = "refuse",
     seed: int = 0,
     config: Mapping[str, object] | None = None,
     report_every: int = 1,
@@ -92,6 +94,11 @@ def create_study(
         study that exists.
     load_if_exists
         Open the study if it exists; False refuses the name of an existing study.
+    if_changed
+        For a study that exists with other code, config or data of the trainer: ``refuse`` refuses
+        it. ``new`` opens the version of the study that has this code, or creates
+        the next one, ``<name>-2`` and so on, in the same store; it implies `load_if_exists`.
+        Useful in notebooks, where classes change in their cells. `Study.name` names the version.
     seed
         Seed of all training; part of every state's key.
     config
@@ -172,6 +179,7 @@ def create_study(
             database=database,
             direction=direction,
             load_if_exists=load_if_exists,
+            if_changed=if_changed,
             seed=seed,
             config=config,
             report_every=report_every,
@@ -218,6 +226,7 @@ def open_study(
     spec |= {"store": store.check(), "storage": _whole(config.store_url)}
     database = open_database(config.database_url)
     try:
+        config = _version(config, spec, database)
         row = _open_row(database, config, spec)
     except ConfigurationError:
         database.close()
@@ -283,6 +292,30 @@ def config_of(make: Callable[[], object]) -> StudyConfig | None:
             if not configs:
                 raise
     return configs[0] if configs else None
+
+
+def _version(config: StudyConfig, spec: Mapping[str, Any], database: Database) -> StudyConfig:
+    """Return the configuration with the name of the version of a study that has its code.
+
+    It is the first of ``name``, ``name-2``, ``name-3``, ... that has it, or that does not exist.
+    """
+    if config.if_changed != "new":
+        return config
+    name, before = config.name, None
+    for number in count(2):
+        row = database.study(name)
+        if row is None or _is_equal(row.spec, spec, "fingerprint"):
+            break
+        name, before = f"{config.name}-{number}", row
+    if row is None and before is not None:
+        logger.warning(
+            "study %s is a new version of %s%s",
+            *(name, before.name, _differing(before.spec, spec, "fingerprint")),
+        )
+    elif name != config.name:
+        logger.warning("study %s goes on: this version of %s has this code", name, config.name)
+    places = config.store_url, config.database_url
+    return replace(config, name=name, load_if_exists=True, storage=places[0], database=places[1])
 
 
 def _open_row(database: Database, config: StudyConfig, spec: dict[str, Any]) -> StudyRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import logging
 import sys
@@ -72,6 +73,10 @@ _AGAIN: tuple[Again, ...] = ("retry", "retrain")
 
 GOES_ON = "once that is mended, the same call or command goes on where it was"
 """Advice for a store or database that fails a run."""
+
+
+STOP_AGAIN_SECONDS = 0.2
+"""Time between two requests to stop, of a cancelled task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +172,7 @@ class Optimizer:
         callbacks
             Called with reports, with trials that end, and at the end of the run.
         progress
-            Show a live display; None shows it on a terminal.
+            Show a live display; None shows it on a terminal and in a notebook.
         last_line
             Print the savings by merging to standard error, at the end.
         check
@@ -288,6 +293,33 @@ class Optimizer:
             sys.stderr.write(f"{self._name}: {prefix}{line}\n")
             models = results.models(tuner) if tuner.model_weights else []
             sys.stderr.writelines(f"{self._name}: {line}\n" for line in lines_of(models))
+
+    async def optimize_async(self, tuner: Tuner, **options: Any) -> None:
+        """Run a tuner as `optimize` does, in a thread, while other coroutines go on.
+
+        Parameters
+        ----------
+        tuner, options
+            As for `optimize`. A `client` must be a synchronous one.
+
+        Raises
+        ------
+        asyncio.CancelledError
+            If the task is cancelled: once its running stages are saved.
+
+        Examples
+        --------
+        ``await study.optimize_async(tuner)``
+        """
+        run = asyncio.create_task(asyncio.to_thread(self.optimize, tuner, **options))
+        try:
+            await asyncio.shield(run)
+        except asyncio.CancelledError:
+            # The thread may not have begun the run yet, so it is asked until it has ended.
+            while not run.done():
+                self.stop()
+                await asyncio.wait([run], timeout=STOP_AGAIN_SECONDS)
+            raise
 
     def retry_failed(self) -> list[int]:
         """Have the next `optimize` train the failed trials of its tuner again.
@@ -564,7 +596,7 @@ class Optimizer:
         share: float,
     ) -> None:
         """Run a tuner until it has ended; nothing is merged if `is_alone`."""
-        from dasktune.report.progress import display
+        from dasktune.report.progress import display, in_notebook
 
         results, run, place = self._results, beginning.run, beginning.place
         results.is_current = False  # until all decisions have been written
@@ -593,7 +625,7 @@ class Optimizer:
             keeper=beginning.keeper,
             numerics=rule_of(results.row),
         )
-        shows = sys.stderr.isatty() if progress is None else progress
+        shows = sys.stderr.isatty() or in_notebook() if progress is None else progress
         with (
             display(self._results, engine) if shows else nullcontext() as on_turn,
             started.runner(client, on_turn=on_turn, on_safe=announcer.take) as self.runner,

@@ -26,6 +26,7 @@ from dasktune.study.callbacks import Mirroring
 from dasktune.study.config import StudyConfig
 from dasktune.study.export import TrialExports
 from dasktune.study.optimize import Optimizer
+from dasktune.study.plots import StudyPlots
 from dasktune.trainer.code import pack
 from dasktune.trainer.stages import StageTraining
 from dasktune.types import Direction, Value
@@ -81,6 +82,7 @@ class Study:
         self._optimizer = Optimizer(self, config, self.results, self._mirroring)
         self._additions = StudyAdditions(self.results, self._optimizer.alone)
         self._exports = TrialExports(self.results, config)
+        self._plots = StudyPlots(self.results)
         open_tuner, on_safe = self._optimizer.open_tuner, self._mirroring.take
         self._asking = AskTell(self.name, self.seed, open_tuner, on_safe)
 
@@ -186,6 +188,12 @@ class Study:
     best_model = _of("_exports", TrialExports.best_model)
     export = _of("_exports", TrialExports.export)
 
+    plot_history = _of("_plots", StudyPlots.plot_history)
+    plot_importances = _of("_plots", StudyPlots.plot_importances)
+    plot_slice = _of("_plots", StudyPlots.plot_slice)
+    plot_parallel = _of("_plots", StudyPlots.plot_parallel)
+    plot_curves = _of("_plots", StudyPlots.plot_curves)
+
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a self-contained HTML page about the study; return its path.
 
@@ -228,6 +236,7 @@ class Study:
         return self._optimizer.ending
 
     optimize = _of("_optimizer", Optimizer.optimize)
+    optimize_async = _of("_optimizer", Optimizer.optimize_async)  # type: ignore[arg-type]
     evaluate = _of("_optimizer", Optimizer.evaluate)
     retry_failed = _of("_optimizer", Optimizer.retry_failed)
     retrain_withdrawn = _of("_optimizer", Optimizer.retrain_withdrawn)

@@ -1,0 +1,159 @@
+"""What notebooks need of a study: versions by code, an awaited run, plots, progress in a cell."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from distributed import Client
+
+import dasktune as dt
+from dasktune.algos import Grid
+from dasktune.errors import ConfigurationError
+from dasktune.report.progress import CellOutput, in_notebook
+from tests.toy_trainers import Adding
+
+SPACE = dt.Space(lr=[0.1, 0.2, 0.3])
+
+
+def edited() -> type[Adding]:
+    """Return a class of the same name with other code, as after a change in a cell."""
+
+    class Changed(Adding):
+        def train(self) -> None:
+            self.total += 2 * self.lr
+
+    Changed.__qualname__ = Changed.__name__ = "Adding"
+    return Changed
+
+
+def version(trainer: type, folder: Path, **options: Any) -> str:
+    study = dt.create_study(
+        trainer, name="note", metric="loss", storage=folder, if_changed="new", **options
+    )
+    study.close()
+    return study.name
+
+
+def test_changed_code_makes_the_next_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, logger="dasktune")
+    assert [version(Adding, tmp_path) for _ in range(2)] == ["note", "note"]
+    assert "version" not in caplog.text
+    assert version(edited(), tmp_path) == "note-2"
+    assert "study note-2 is a new version of note; what differs:" in caplog.text
+    assert version(edited(), tmp_path) == "note-2"
+    assert version(Adding, tmp_path, config={"width": 2}) == "note-3"
+    assert version(Adding, tmp_path) == "note"
+
+
+def test_a_version_keeps_the_metric_of_its_study(tmp_path: Path) -> None:
+    version(Adding, tmp_path)
+    with pytest.raises(ConfigurationError, match="with seed 0, got seed 1"):
+        version(Adding, tmp_path, seed=1)
+    with pytest.raises(ConfigurationError, match=r"if_changed 'newest'"):
+        dt.create_study(Adding, name="n", metric="loss", storage=tmp_path, if_changed="newest")
+
+
+def test_a_version_is_in_the_default_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for trainer in (Adding, edited()):
+        study = dt.create_study(
+            trainer, name="note", metric="loss", database="d.db", storage="s", if_changed="new"
+        )
+        study.close()
+    assert study.study_config.store_url.endswith("s")
+    assert study.name == "note-2"
+
+
+def told_study(folder: Path) -> dt.Study:
+    study = dt.create_study(Adding, name="note", metric="loss", storage=folder)
+    for value in (0.5, 0.25, 1.0):
+        study.add_trial({"lr": value}, values=value, steps=3)
+    return study
+
+
+PLOTS: list[Callable[[dt.Study], Any]] = [
+    lambda study: study.plot_history(),
+    lambda study: study.plot_importances(),
+    lambda study: study.plot_slice(["lr"]),
+    lambda study: study.plot_parallel(),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("plot", PLOTS)
+def test_a_plot_has_the_trials(
+    plot: Callable[[dt.Study], Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    study = told_study(tmp_path)
+    figure = plot(study)
+    assert len(figure.data) >= 1
+    assert "A new study" not in capfd.readouterr().err
+    study.close()
+
+
+def test_importances_need_complete_trials(tmp_path: Path) -> None:
+    study = dt.create_study(Adding, name="note", metric="loss", storage=tmp_path)
+    with pytest.raises(ConfigurationError, match="at least 2 complete trials, got 0 of 0"):
+        study.plot_importances()
+    study.close()
+
+
+def test_a_missing_plotly_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = told_study(tmp_path)
+    monkeypatch.setattr("optuna.visualization.is_available", lambda: False)
+    with pytest.raises(ModuleNotFoundError, match=r"dasktune\[optuna\]"):
+        study.plot_history()
+    study.close()
+
+
+def test_an_awaited_run_lets_others_go_on(tmp_path: Path) -> None:
+    study = dt.create_study(Adding, name="note", metric="loss", storage=tmp_path)
+
+    async def both(client: Client) -> int:
+        run = asyncio.create_task(
+            study.optimize_async(Grid(SPACE, max_steps=2), client=client, check=False)
+        )
+        turns = 0
+        while not run.done():
+            await asyncio.sleep(0)
+            turns += 1
+        await run
+        return turns
+
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as c:
+        assert asyncio.run(both(c)) > 1
+    assert len(study.trials) == 3
+    assert len(study.plot_curves().data) == 3
+    assert study.best_value == pytest.approx(0.2)
+    study.close()
+
+
+def test_a_cell_keeps_the_last_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interface of IPython is replaced; `test_notebook_runs` uses the real one."""
+    shown: list[str] = []
+    handle = SimpleNamespace(update=lambda data, raw: shown.append(data["text/html"]))
+
+    def show(data: dict[str, str], *, raw: bool, display_id: bool) -> Any:
+        shown.append(data["text/html"])
+        return handle
+
+    module: Any = ModuleType("IPython")
+    module.get_ipython = lambda: SimpleNamespace(kernel=object())
+    part: Any = ModuleType("IPython.display")
+    part.display = show
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    monkeypatch.setitem(sys.modules, "IPython.display", part)
+    assert in_notebook()
+    output = CellOutput()
+    output.update("3 < 4")
+    output.update("done")
+    assert shown == ["<pre>3 &lt; 4</pre>", "<pre>done</pre>"]
