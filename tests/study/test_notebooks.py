@@ -1,4 +1,4 @@
-"""What notebooks need of a study: versions by code, an awaited run, plots, progress in a cell."""
+"""A study in a notebook: versions by code, an awaited run, plots, progress in a cell."""
 
 from __future__ import annotations
 
