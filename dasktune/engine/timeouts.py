@@ -260,6 +260,9 @@ FIRST_CHECK_STEP_SECONDS = 120.0
 FIRST_CHECK_LOOK_SECONDS = 0.1
 """Time between two looks at the process of this check, and whether it is to end."""
 
+STOP_AGAIN_SECONDS = 0.2
+"""Time between two requests to stop, of a cancelled task."""
+
 PARENT_LOOK_SECONDS = 1.0
 """Time between two looks of this process whether the one that started it is gone."""
 

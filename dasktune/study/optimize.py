@@ -35,7 +35,7 @@ from dasktune.driver.run import (
 from dasktune.driver.speed_keeper import SpeedKeeper
 from dasktune.engine.engine import Engine, refuse_objectives
 from dasktune.engine.limits import Limits, Meter, Used
-from dasktune.engine.timeouts import Timeouts
+from dasktune.engine.timeouts import STOP_AGAIN_SECONDS, Timeouts
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, StorageError, TrainerError, refuse, unknown
 from dasktune.graph.audits import audit_problems
@@ -73,10 +73,6 @@ _AGAIN: tuple[Again, ...] = ("retry", "retrain")
 
 GOES_ON = "once that is mended, the same call or command goes on where it was"
 """Advice for a store or database that fails a run."""
-
-
-STOP_AGAIN_SECONDS = 0.2
-"""Time between two requests to stop, of a cancelled task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
