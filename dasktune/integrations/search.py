@@ -1,0 +1,488 @@
+"""scikit-learn: a cross-validated search with scikit-learn's interface for estimators."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+import joblib
+import numpy as np
+from distributed import default_client
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.metrics import check_scoring
+from sklearn.model_selection import check_cv
+from sklearn.utils import check_random_state, get_tags, indexable
+from sklearn.utils.metaestimators import _safe_split, available_if
+from sklearn.utils.validation import check_is_fitted
+
+from dasktune.algos.asha import ASHA
+from dasktune.algos.base import Tuner
+from dasktune.algos.random import Random
+from dasktune.engine.trials import Trial
+from dasktune.errors import ConfigurationError, TrainerError, refuse, unknown
+from dasktune.integrations.sklearn import _load_attributes, _stored
+from dasktune.space import Space
+from dasktune.study.create import create_study
+from dasktune.study.study import Study
+from dasktune.trainer.base import Trainer
+from dasktune.trainer.fingerprint.installed import is_installed_name
+from dasktune.types import Value
+
+METRIC = "mean_test_score"
+_SHARED = ("client", "storage", "tuner")
+"""Parameters that a clone shares with its original: a connection cannot be copied."""
+
+
+class FoldsTrainer(Trainer):
+    """A trainer of one estimator per fold; its metric is the mean of their scores.
+
+    `DasktuneSearchCV` makes a subclass for its data. A step is one call of ``partial_fit`` with
+    all training rows of a fold. Where `is_whole`, the only step is a call of ``fit``.
+
+    Attributes
+    ----------
+    template, scorer
+        The estimator, which is not fitted, and the function of estimator, rows and targets.
+    arrays, folds
+        Rows and targets, and pairs of row numbers for training and for the score.
+    is_whole
+        Whether the only step is ``fit``. The state then holds the scores alone.
+    digest
+        Digest of all of these.
+    """
+
+    template: ClassVar[Any]
+    scorer: ClassVar[Any]
+    arrays: ClassVar[tuple[Any, Any]]
+    folds: ClassVar[tuple[tuple[Any, Any], ...]]
+    is_whole: ClassVar[bool]
+    digest: ClassVar[str]
+
+    @classmethod
+    def fingerprint_data(cls, config: Mapping[str, object]) -> str:
+        """Return the digest of data, folds, estimator and scorer."""
+        return cls.digest
+
+    def build(self, hp: Mapping[str, Value]) -> None:
+        """Make an estimator for each fold."""
+        seeds = range(self.seed, self.seed + len(self.folds))
+        self.models = [prepared(self.template, seed, is_whole=self.is_whole) for seed in seeds]
+        self.classes = classes_of(self.template, self.arrays[1])
+        self.scores: list[float] = []
+
+    def setup(self, hp: Mapping[str, Value]) -> None:
+        """Take over the parameters that change at this step."""
+        for model in self.models:
+            model.set_params(**hp)
+
+    def train(self) -> None:
+        """Train the estimator of each fold on all its training rows."""
+        for model, (rows, _) in zip(self.models, self.folds, strict=True):
+            train_once(model, *self._rows(model, rows), self.classes, is_whole=self.is_whole)
+        self.scores = [
+            float(self.scorer(model, *self._rows(model, rows, trained)))
+            for model, (trained, rows) in zip(self.models, self.folds, strict=True)
+        ]
+
+    def evaluate(self) -> Mapping[str, float]:
+        """Return the score of each fold, and their mean."""
+        scores = {f"split{fold}_test_score": score for fold, score in enumerate(self.scores)}
+        return {METRIC: float(np.mean(self.scores)), **scores}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scores, and the attributes of the estimators of all folds."""
+        if self.is_whole:
+            return {"scores": list(self.scores)}
+        arrays: dict[int, tuple[int, Any]] = {}
+        models = [_stored(model, f"models[{i}]", arrays) for i, model in enumerate(self.models)]
+        values = [array for _, array in arrays.values()]
+        return {"scores": list(self.scores), "models": models, "arrays": values}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; only a fit makes the objects that an estimator holds."""
+        self.scores = list(state["scores"])
+        if self.is_whole:
+            return
+        arrays = list(state["arrays"])
+        for fold, (model, (rows, _)) in enumerate(zip(self.models, self.folds, strict=True)):
+            train_once(model, *self._rows(model, rows), self.classes, is_whole=False)
+            saved = state["models"][fold]["object"]
+            _load_attributes(model, saved, arrays, f"models[{fold}]")
+
+    def _rows(self, model: Any, rows: Any, trained: Any = None) -> tuple[Any, ...]:
+        x, y = _safe_split(model, *self.arrays, rows, trained)
+        return (x,) if y is None else (x, y)
+
+
+class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+    """A cross-validated search over a space, with the interface of ``RandomizedSearchCV``.
+
+    With `max_steps` above 1 the estimator must have ``partial_fit``. A step is one call of it
+    with all training rows, ASHA promotes the best configurations, and one state holds the
+    estimators of all folds. With `max_steps` of 1 each configuration is trained whole by ``fit``.
+
+    Parameters
+    ----------
+    estimator
+        An estimator of scikit-learn.
+    space
+        A `dasktune.Space`, or a mapping of parameter names to domains; values may be
+        sequences of the step.
+    cv, scoring
+        As for ``GridSearchCV``, with one metric.
+    max_steps
+        Most steps of a configuration.
+    trials
+        Number of configurations.
+    tuner
+        Any other tuner, used in place of ASHA. Its space must be `space`, and its
+        `max_steps` the same.
+    refit
+        Whether to train the best configuration, to the step of its score, on all rows.
+    storage
+        A folder or URL that keeps the states, so that the same search goes on where it was. None
+        is a temporary folder, removed after the search.
+    client
+        Connected to a Dask cluster. None is the current client of this process; if there is none,
+        a local cluster for the time of the search.
+    random_state
+        Seed of configurations and estimators. None is 0: results are the same in each run.
+    check
+        Whether the study checks before it begins that resuming is exact.
+
+    Attributes
+    ----------
+    best_params_, best_score_, best_index_
+        Configuration, mean score and row in `cv_results_` of the best trial.
+    best_estimator_
+        The estimator that `refit` trained.
+    cv_results_
+        Columns as of ``GridSearchCV``, and ``n_steps``: the steps behind each score. A failed
+        trial has NaN.
+    n_splits_, scorer_
+        Number of folds, and the function that scores.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import SGDClassifier
+    >>> DasktuneSearchCV(SGDClassifier(), {"alpha": [1e-4, 1e-2]}, trials=4).trials
+    4
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        space: Any,
+        *,
+        cv: Any = None,
+        scoring: Any = None,
+        max_steps: int = 1,
+        trials: int = 10,
+        tuner: Tuner | None = None,
+        refit: bool = True,
+        storage: Any = None,
+        client: Any = None,
+        random_state: Any = None,
+        check: bool = True,
+    ) -> None:
+        self.estimator = estimator
+        self.space = space
+        self.cv = cv
+        self.scoring = scoring
+        self.max_steps = max_steps
+        self.trials = trials
+        self.tuner = tuner
+        self.refit = refit
+        self.storage = storage
+        self.client = client
+        self.random_state = random_state
+        self.check = check
+
+    def __sklearn_clone__(self) -> DasktuneSearchCV:
+        """Return an unfitted copy, which shares client, storage and tuner."""
+        given = self.get_params(deep=False)
+        copied = {k: v if k in _SHARED else clone(v, safe=False) for k, v in given.items()}
+        return type(self)(**copied)
+
+    def __sklearn_tags__(self) -> Any:
+        """Return the tags of the estimator: what data it takes, and what it predicts."""
+        tags, inner = super().__sklearn_tags__(), get_tags(self.estimator)
+        tags.estimator_type = inner.estimator_type
+        tags.classifier_tags = copy.deepcopy(inner.classifier_tags)
+        tags.regressor_tags = copy.deepcopy(inner.regressor_tags)
+        tags.target_tags = copy.deepcopy(inner.target_tags)
+        tags.input_tags = copy.deepcopy(inner.input_tags)
+        return tags
+
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> DasktuneSearchCV:  # noqa: N803
+        """Search, and train the best configuration on all rows.
+
+        Parameters
+        ----------
+        X, y
+            Rows and targets.
+        groups
+            Groups of the rows, for a `cv` that splits by groups.
+
+        Raises
+        ------
+        ConfigurationError
+            If an argument is wrong: before anything is trained.
+        TrainerError
+            If all configurations failed.
+        """
+        space = self.space if isinstance(self.space, Space) else Space(**self.space)
+        refuse(self._problems(space))
+        self.scorer_ = self._scorer()
+        X, y, groups = indexable(X, y, groups)  # noqa: N806
+        splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        folds = tuple(splitter.split(X, y, groups))
+        self.n_splits_ = len(folds)
+        if self.random_state is None or isinstance(self.random_state, int | np.integer):
+            seed = int(self.random_state or 0)
+        else:
+            seed = int(check_random_state(self.random_state).randint(2**31))
+        trainer = self._trainer(X, y, folds)
+        with self._study(trainer, seed) as study:
+            tuner = copy.deepcopy(self.tuner) or self._default_tuner(space, seed)
+            client = self.client or _current_client()
+            study.optimize(tuner, client=client, check=self.check, progress=False, last_line=False)
+            trials = study.trials
+        self._take(trials)
+        if self.refit:
+            self._refit(trials[self.best_index_], trainer, seed)
+        return self
+
+    # --------------------------------------------------------------------- before the study
+
+    def _problems(self, space: Space) -> Iterator[str]:
+        name = type(self.estimator).__name__
+        known = self.estimator.get_params()
+        for parameter, _ in space.dimensions:
+            if parameter not in known:
+                yield unknown(f"parameter of {name}", parameter, known)
+        if self.max_steps > 1 and not hasattr(self.estimator, "partial_fit"):
+            yield (
+                f"max_steps must be 1 for an estimator without partial_fit, which is trained "
+                f"whole, got {self.max_steps} for {name}"
+            )
+        if self.tuner is None:
+            return
+        if (steps := self.tuner.max_steps) != self.max_steps:
+            yield f"max_steps must be that of the tuner, {steps}, got {self.max_steps}"
+        if getattr(self.tuner, "space", space) != space:
+            yield "space must be that of the tuner"
+
+    def _scorer(self) -> Any:
+        if isinstance(self.scoring, list | tuple | set | dict):
+            raise ConfigurationError(
+                f"scoring must be one metric: a name, a callable or None, got {self.scoring!r}"
+            )
+        return check_scoring(self.estimator, scoring=self.scoring)
+
+    def _trainer(self, x: Any, y: Any, folds: tuple[Any, ...]) -> type[FoldsTrainer]:
+        is_whole = self.max_steps == 1
+        if not is_whole:
+            y = _texts(y)
+        # The code of a scoring function counts by `depends_on`.
+        scorer = None if inspect.isfunction(self.scorer_) else self.scorer_
+        return type(
+            "SearchTrainer",
+            (FoldsTrainer,),
+            {
+                "__module__": __name__,
+                "template": clone(self.estimator),
+                "scorer": staticmethod(self.scorer_),
+                "arrays": (x, y),
+                "folds": folds,
+                "is_whole": is_whole,
+                "digest": joblib.hash((clone(self.estimator), scorer, x, y, folds, is_whole)),
+            },
+        )
+
+    @contextmanager
+    def _study(self, trainer: type[FoldsTrainer], seed: int) -> Iterator[Study]:
+        """Open the study of these data, closed afterwards; other data are another study."""
+        with TemporaryDirectory(prefix="dasktune-search-") as folder:
+            study = create_study(
+                trainer,
+                name=f"search-{trainer.digest[:16]}-{seed}",
+                storage=folder if self.storage is None else self.storage,
+                metric=METRIC,
+                direction="maximize",
+                seed=seed,
+                load_if_exists=True,
+                depends_on=_code_of(self.estimator, self.scorer_),
+            )
+            try:
+                yield study
+            finally:
+                study.close()
+
+    def _default_tuner(self, space: Space, seed: int) -> Tuner:
+        if self.max_steps == 1:
+            return Random(space, trials=self.trials, max_steps=1, seed=seed)
+        return ASHA(
+            space, trials=self.trials, max_steps=self.max_steps, seed=seed, brackets="aggressive"
+        )
+
+    # ---------------------------------------------------------------------- after the study
+
+    def _take(self, trials: list[Trial]) -> None:
+        """Make the table of the trials, and choose the best: of equal scores the first."""
+        rows = [trial.metrics.get(trial.steps, {}) for trial in trials]
+        keys = [f"split{fold}_test_score" for fold in range(self.n_splits_)]
+        splits = {key: np.array([row.get(key, np.nan) for row in rows]) for key in keys}
+        means = np.array([row.get(METRIC, np.nan) for row in rows])
+        params = [_params(trial) for trial in trials]
+        names = sorted({name for given in params for name in given})
+        columns = {f"param_{name}": _column(params, name) for name in names}
+        if not np.isfinite(means).any():
+            errors = [trial.error for trial in trials if trial.error]
+            reason = errors[0] if errors else "every score is NaN or infinite"
+            raise TrainerError(f"no configuration has a finite score; the first: {reason}")
+        ranked = np.where(np.isfinite(means), means, -np.inf)
+        self.cv_results_ = {
+            **columns,
+            "params": params,
+            **splits,
+            METRIC: means,
+            "std_test_score": np.std(list(splits.values()), axis=0),
+            "rank_test_score": np.array([1 + int((ranked > own).sum()) for own in ranked]),
+            "n_steps": np.array([trial.steps for trial in trials]),
+        }
+        self.best_index_ = int(np.argmax(ranked))
+        self.best_params_ = params[self.best_index_]
+        self.best_score_ = float(means[self.best_index_])
+
+    def _refit(self, trial: Trial, trainer: type[FoldsTrainer], seed: int) -> None:
+        """Train the best configuration on all rows, with the values of each of its steps."""
+        model = prepared(self.estimator, seed, is_whole=trainer.is_whole)
+        x, y = trainer.arrays
+        rows = (x,) if y is None else (x, y)
+        for step in range(trial.steps):
+            model.set_params(**{name: at(step) for name, at in trial.sequences.items()})
+            train_once(model, *rows, classes_of(model, y), is_whole=trainer.is_whole)
+        self.best_estimator_ = model
+        if hasattr(x, "columns") and hasattr(model, "feature_names_in_"):
+            self.feature_names_in_ = model.feature_names_in_
+
+    # ------------------------------------------------------------------------- when fitted
+
+    @property
+    def classes_(self) -> Any:
+        """The classes of the best estimator."""
+        return self._best("classes_").classes_
+
+    @property
+    def n_features_in_(self) -> int:
+        """The number of columns that the best estimator was trained on."""
+        return int(self._best("n_features_in_").n_features_in_)
+
+    def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
+        """Return the score of the best estimator by `scoring`."""
+        check_is_fitted(self, "best_estimator_")
+        return float(self.scorer_(self.best_estimator_, *((X,) if y is None else (X, y))))
+
+    def _best(self, attribute: str) -> Any:
+        if not hasattr(self, "best_estimator_"):
+            raise AttributeError(f"{attribute} exists after fit with refit=True")
+        return self.best_estimator_
+
+
+def _delegated(name: str) -> Any:
+    """Return a method that calls the method of the best estimator, if the estimator has it."""
+
+    def has_method(search: DasktuneSearchCV) -> bool:
+        getattr(getattr(search, "best_estimator_", search.estimator), name)
+        return True
+
+    def call(self: DasktuneSearchCV, X: Any) -> Any:  # noqa: N803
+        check_is_fitted(self, "best_estimator_")
+        return getattr(self.best_estimator_, name)(X)
+
+    call.__name__ = name
+    call.__doc__ = f"Return `{name}` of the best estimator."
+    return available_if(has_method)(call)
+
+
+for _name in (
+    *("predict", "predict_proba", "predict_log_proba", "decision_function"),
+    *("transform", "inverse_transform", "score_samples"),
+):
+    setattr(DasktuneSearchCV, _name, _delegated(_name))
+
+
+def prepared(template: Any, seed: int, *, is_whole: bool) -> Any:
+    """Return an unfitted clone whose every unset ``random_state`` follows from a seed.
+
+    A generator in place of the number makes each step of ``partial_fit`` draw anew.
+    """
+    model = clone(template)
+    for name, value in sorted(model.get_params().items()):
+        if value is None and name.rpartition("__")[2] == "random_state":
+            number = seed % 2**32
+            drawn = number if is_whole else np.random.RandomState(number)
+            model.set_params(**{name: drawn})
+    return model
+
+
+def classes_of(model: Any, y: Any) -> Any:
+    """Return the classes of all targets for a classifier; None for others."""
+    return np.unique(y) if y is not None and is_classifier(model) else None
+
+
+def train_once(model: Any, *given: Any, is_whole: bool) -> None:
+    """Train an estimator one step, given rows, targets if any, and classes or None."""
+    *rows, classes = given
+    if is_whole:
+        model.fit(*rows)
+    elif classes is None:
+        model.partial_fit(*rows)
+    else:
+        model.partial_fit(*rows, classes=classes)
+
+
+def _texts(y: Any) -> Any:
+    """Return targets whose objects are all texts as an array of texts, which a state can hold."""
+    array = None if y is None else np.asarray(y)
+    if array is None or array.dtype != object or not all(isinstance(v, str) for v in array.flat):
+        return y
+    return array.astype(str)
+
+
+def _params(trial: Trial) -> dict[str, object]:
+    """Return the configuration: plain values, and sequences where a value changes."""
+    return {
+        name: getattr(sequence, "value", sequence) for name, sequence in trial.sequences.items()
+    }
+
+
+def _column(params: list[dict[str, object]], name: str) -> Any:
+    column = np.ma.MaskedArray(np.empty(len(params), dtype=object), mask=True)
+    for row, given in enumerate(params):
+        if name in given:
+            column[row] = given[name]
+    return column
+
+
+def _code_of(estimator: Any, scorer: Any) -> list[object]:
+    """Return the classes and functions whose code decides the scores."""
+    values = [estimator, *estimator.get_params().values()]
+    classes = {type(value) for value in values if hasattr(value, "get_params")}
+    function = scorer if inspect.isfunction(scorer) else getattr(scorer, "_score_func", None)
+    named = sorted(classes, key=lambda kind: (kind.__module__, kind.__qualname__))
+    things = [*named, *([function] if inspect.isfunction(function) else [])]
+    # Installed packages are part of the environment: only the user's own code is followed.
+    return [thing for thing in things if not is_installed_name(thing.__module__.partition(".")[0])]
+
+
+def _current_client() -> Any:
+    try:
+        return default_client()
+    except ValueError:
+        return None

@@ -1,0 +1,108 @@
+"""scikit-learn: the cross-validated search, its results and its errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import dasktune as dt
+from dasktune.errors import ConfigurationError
+from dasktune.sequences import Piecewise
+
+pytestmark = pytest.mark.framework("sklearn")
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(90, 5))
+Y = np.where(X[:, 0] + X[:, 1] > 0, "up", "down")
+SLOWER = Piecewise([0.1, 0.01], boundaries=[2])
+
+
+def search(estimator: str, space: Any, **options: Any) -> Any:
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.linear_model import SGDClassifier
+
+    from dasktune.integrations.search import DasktuneSearchCV
+
+    made = {
+        "sgd": SGDClassifier(learning_rate="constant", eta0=0.1),
+        "forest": RandomForestClassifier(n_estimators=3),
+    }[estimator]
+    return DasktuneSearchCV(made, space, **{"cv": 3, "check": False, **options})
+
+
+def test_a_whole_search_scores_as_cross_validation_does(two_threads: Client) -> None:
+    from sklearn.base import clone
+    from sklearn.model_selection import cross_val_score
+
+    # A fixed random_state is kept, so the folds' scores must be those of scikit-learn.
+    made = search("forest", {"max_depth": [1, 3]}, trials=4, client=two_threads)
+    made.set_params(estimator__random_state=5).fit(X, Y)
+    results = made.cv_results_
+    for row, params in enumerate(results["params"]):
+        model = clone(made.estimator).set_params(**params)
+        own = [results[f"split{fold}_test_score"][row] for fold in range(made.n_splits_)]
+        np.testing.assert_array_equal(own, cross_val_score(model, X, Y, cv=3))
+    assert made.best_score_ == results["mean_test_score"].max()
+    again = clone(made.estimator).set_params(**made.best_params_).fit(X, Y)
+    np.testing.assert_array_equal(made.predict_proba(X), again.predict_proba(X))
+    assert made.n_features_in_ == 5
+    assert list(made.classes_) == ["down", "up"]
+
+
+def test_a_search_in_steps_equals_lone_partial_fits(two_threads: Client) -> None:
+    from dasktune.integrations.search import prepared
+
+    space = {"alpha": dt.Float(1e-5, 1, log=True), "eta0": [0.1, SLOWER]}
+    made = search("sgd", space, max_steps=8, trials=9, client=two_threads).fit(X, Y)
+    results = made.cv_results_
+    assert len(set(results["n_steps"])) > 1  # some were promoted, and went on from a state
+    from sklearn.model_selection import StratifiedKFold
+
+    for row, params in enumerate(results["params"]):
+        for fold, (trained, rest) in enumerate(StratifiedKFold(3).split(X, Y)):
+            model = prepared(made.estimator, fold, is_whole=False)
+            for step in range(results["n_steps"][row]):
+                at = {k: v(step) if callable(v) else v for k, v in params.items()}
+                model.set_params(**at)
+                model.partial_fit(X[trained], Y[trained], classes=["down", "up"])
+            assert results[f"split{fold}_test_score"][row] == model.score(X[rest], Y[rest])
+
+
+def test_other_data_in_one_storage_are_another_study(two_threads: Client, tmp_path: Path) -> None:
+    options: Any = {"trials": 2, "client": two_threads, "storage": str(tmp_path)}
+    first = search("sgd", {"alpha": [1e-4, 1e-2]}, **options).fit(X, Y)
+    other = search("sgd", {"alpha": [1e-4, 1e-2]}, **options).fit(-X * 0, Y)
+    assert other.best_score_ < first.best_score_
+
+
+def test_a_clone_shares_the_client_and_copies_the_rest(two_threads: Client) -> None:
+    from sklearn.base import clone
+
+    made = search("sgd", {"alpha": [1e-4]}, client=two_threads, trials=3)
+    copied = clone(made)
+    assert copied.client is two_threads
+    assert copied.estimator is not made.estimator
+    assert copied.trials == 3
+
+
+@pytest.mark.parametrize(
+    ("estimator", "space", "options", "message"),
+    [
+        ("forest", {"max_depth": [1]}, {"max_steps": 4}, "without partial_fit, which is trained"),
+        ("sgd", {"lr": [1.0]}, {}, "unknown parameter of SGDClassifier 'lr'; known: alpha"),
+        ("sgd", {"alpha": [1.0]}, {"scoring": ["accuracy"]}, "scoring must be one metric"),
+    ],
+)
+def test_a_wrong_argument_is_refused(
+    estimator: str, space: Any, options: Any, message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        search(estimator, space, **options).fit(X, Y)
+
+
+def test_an_unknown_scoring_is_refused() -> None:
+    with pytest.raises(ValueError, match="nonsense"):
+        search("sgd", {"alpha": [1.0]}, scoring="nonsense").fit(X, Y)
