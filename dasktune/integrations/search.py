@@ -288,8 +288,10 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         is_whole = self.max_steps == 1
         if not is_whole:
             y = _texts(y)
-        # The code of a scoring function counts by `depends_on`.
-        scorer = None if inspect.isfunction(self.scorer_) else self.scorer_
+        # A local function cannot be hashed; its code counts by `depends_on`.
+        scorer = self.scorer_
+        if inspect.isfunction(scorer):
+            scorer = (scorer.__module__, scorer.__qualname__)
         return type(
             "SearchTrainer",
             (FoldsTrainer,),
