@@ -8,7 +8,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_MODULES: tuple[str, ...] = ("jax", "lightgbm", "lightning", "sklearn", "transformers", "xgboost")
+_MODULES: tuple[str, ...] = (
+    "jax",
+    "lightgbm",
+    "lightning",
+    "search",
+    "sklearn",
+    "transformers",
+    "xgboost",
+)
 
 __all__ = [*_MODULES]
 
