@@ -23,6 +23,7 @@ LOADERS = {
 
 ALLOWED = {
     "trainer/code.py": {"pickle", "cloudpickle"},  # trainers, over Dask's own connection
+    "integrations/search.py": {"joblib"},  # joblib.hash, which reads nothing
     "trainer/data.py": {"cloudpickle"},  # data sets, to processes that this one starts
     # A job, to a process that this one starts, which reads its standard input.
     "trainer/check_resume/new_process.py": {"pickle"},
