@@ -164,3 +164,11 @@ def test_a_trial_shows_values_metrics_and_error(tmp_path: Path) -> None:
     text = html_of(failed)
     assert text.count("<svg") == 2
     assert "&lt;script&gt;" in text
+
+
+def test_the_block_of_the_page_shows_a_sequence() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "notebooks.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    assert "<svg" in names["lr"]._repr_html_()
