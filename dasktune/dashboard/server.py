@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
 from dasktune.dashboard.access import HEADER, Access
@@ -318,12 +317,14 @@ def listen(application: Application, port: int = 0) -> tuple[HTTPServer, int]:
         If the port is taken.
     """
     try:
-        sockets = bind_sockets(port, "127.0.0.1", family=socket.AF_INET)
+        # Tornado's bind_sockets leaves its socket open where the port is taken.
+        listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:
         raise ConfigurationError(f"--port {port} cannot be used: {error.strerror}") from None
     server = HTTPServer(application)
-    server.add_sockets(sockets)
-    return server, int(sockets[0].getsockname()[1])
+    listener.setblocking(False)
+    server.add_socket(listener)
+    return server, int(listener.getsockname()[1])
 
 
 async def serve(
