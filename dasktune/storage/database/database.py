@@ -249,6 +249,8 @@ class Database:
         """
         table = schema.studies
         values = {"name": name, "root": root, "spec": spec, "created": created}
+        if self._connections.dialect == "sqlite":
+            values["id"] = _unused_number()
         insert = INSERTS[self._connections.dialect](table).on_conflict_do_nothing().values(values)
 
         def work(connection: sa.Connection) -> int | None:
@@ -312,13 +314,14 @@ class Database:
                 for some in _parts(roots)
                 for table in of_root
             ),
-            # SQLite may give the number of this study to the next one.
             kept.values(study_id=None),
             *(table.delete().where(table.c.study_id == study_id) for table in of_study),
             schema.studies.delete().where(schema.studies.c.id == study_id),
         ]
 
         def work(connection: sa.Connection) -> None:
+            if connection.dialect.name == "sqlite":
+                connection.execute(_keep_number(study_id))
             for change in changes:
                 connection.execute(change)
 
@@ -764,3 +767,26 @@ def _warn_of_network(file: Path, mounts: Mounts) -> None:
             file,
             kind,
         )
+
+
+_DELETED = "deleted study"
+"""Name in ``dasktune_meta`` of the highest number of a study that was deleted (SQLite only)."""
+
+
+def _keep_number(study_id: int) -> sa.Executable:
+    """Return the statement that keeps the number of a study from being given again.
+
+    SQLite would give the highest one again. A driver of the deleted study that was stopped, and
+    wakes later, would then write into the study that has its number.
+    """
+    insert = INSERTS["sqlite"](schema.meta).values(name=_DELETED, number=study_id)
+    highest = sa.func.max(schema.meta.c.number, insert.excluded.number)
+    return insert.on_conflict_do_update(index_elements=["name"], set_={"number": highest})
+
+
+def _unused_number() -> sa.ColumnElement[int]:
+    """Return the number after those of all studies that are, or were, in a SQLite file."""
+    number, name = schema.meta.c.number, schema.meta.c.name
+    present = sa.select(sa.func.coalesce(sa.func.max(schema.studies.c.id), 0))
+    deleted = sa.select(sa.func.coalesce(sa.func.max(number), 0)).where(name == _DELETED)
+    return sa.func.max(present.scalar_subquery(), deleted.scalar_subquery()) + 1

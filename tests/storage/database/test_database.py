@@ -106,6 +106,16 @@ def test_create_study_with_a_taken_name_returns_none(database):
     assert [study.root for study in database.studies()] == ["r0"]
 
 
+def test_the_number_of_a_deleted_study_is_not_given_again(database: Database) -> None:
+    numbers = []
+    for name in ("first", "second", "third"):
+        study = database.create_study(name, root=name, spec={}, created=0.0)
+        assert study is not None
+        numbers.append(study.id)
+        database.delete_study(study.id, roots=[name])
+    assert len(set(numbers)) == 3
+
+
 def test_concurrent_create_study_adds_one_row(tmp_path):
     databases = [Database(tmp_path / "x.db") for _ in range(8)]
     barrier = threading.Barrier(8, timeout=60)
