@@ -260,6 +260,9 @@ FIRST_CHECK_STEP_SECONDS = 120.0
 FIRST_CHECK_LOOK_SECONDS = 0.1
 """Time between two looks at the process of this check, and whether it is to end."""
 
+INTERRUPT_LOOK_SECONDS = 0.5
+"""Time after which a wait for a training function looks for an interrupt that came as it began."""
+
 STOP_AGAIN_SECONDS = 0.2
 """Time between two requests to stop, of a cancelled task."""
 

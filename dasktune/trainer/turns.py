@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from contextvars import copy_context
 
+from dasktune.engine.timeouts import INTERRUPT_LOOK_SECONDS
+
 
 class TurnsEnded(BaseException):
     """Raised where a function waits, once it shall never go on: its ``finally`` blocks run."""
@@ -59,7 +61,9 @@ class Turns:
                 self._thread.start()
             else:
                 self._bodys.release()
-            self._callers.acquire()
+            # Python does not see a signal that comes just before a wait without a limit begins.
+            while not self._callers.acquire(timeout=INTERRUPT_LOOK_SECONDS):
+                pass
         except BaseException:
             self._interrupt()
             raise

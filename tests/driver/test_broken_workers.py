@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,8 @@ def test_study_with_two_of_four_workers_broken_completes(
     assert last is not None
     assert last.workers["aside"] == 2
     for worker in broken:
-        assert f"worker {worker} is put aside: 3 stages in a row raised there" in caplog.text
+        aside = f"worker {worker} is put aside: [34] stages in a row raised there"
+        assert re.search(aside, caplog.text)
     study.close()
 
 
