@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state, get_tags, indexable
+from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.metaestimators import _safe_split, available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -172,6 +173,9 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     >>> DasktuneSearchCV(SGDClassifier(), {"alpha": [1e-4, 1e-2]}, trials=4).trials
     4
     """
+
+    # The folds alone use the groups; the search routes no metadata to other estimators.
+    __metadata_request__fit: ClassVar = {"groups": UNUSED}
 
     def __init__(
         self,
