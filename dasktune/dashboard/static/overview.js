@@ -52,7 +52,7 @@ const showTiles = (place, status, study) => {
       element("p", { class: "under" }, `of ${number(status.steps_requested)} asked for${saved > 0 && !status.is_alive ? `: ${saved}% saved` : ""}`),
       status.steps_repeated > 0 && element("p", { class: "under" }, `${number(status.steps_repeated)} of them repeated`)),
     element("div", { class: "tile" }, element("h2", {}, status.is_alive ? "time left" : "last activity"),
-      element("p", { class: "figure" }, status.is_alive ? (status.seconds_left === null ? "not known yet" : `about ${duration(status.seconds_left)}`) : `${duration(status.read_at - status.last_activity)} ago`),
+      element("p", { class: "figure" }, status.is_alive ? (status.seconds_left === null ? "not known yet" : `about ${duration(status.seconds_left)}`) : `${duration(Math.max(0, status.read_at - status.last_activity))} ago`),
       element("p", { class: "under" }, workers || moment(status.last_activity)),
       status.driver_words && element("p", { class: "under" }, status.driver_words)));
 };
