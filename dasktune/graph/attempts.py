@@ -22,7 +22,8 @@ class Attempt:
     it starts from had gone: that it does not find it says nothing of one that was saved there
     since. `timed_steps` are its steps whose time has been learned from, `timed_seconds` that time.
     `heard_at` is the time of the message that it was at `position`. One that stops so that its rest
-    is trained by another class `goes_to` that class.
+    is trained by another class `goes_to` that class; `reviewed` are its steps when that was last
+    looked at because of its progress.
 
     A stage that several devices train has *lenders*: workers of the class of its own worker, each
     of which has left its devices to it and trains nothing else until the attempt has ended. Its
@@ -50,6 +51,7 @@ class Attempt:
     timed_steps: int = 0
     timed_seconds: float = 0.0
     heard_at: float = 0.0
+    reviewed: Step = 0
     goes_to: str = ""
     lenders: tuple[str, ...] = ()
 

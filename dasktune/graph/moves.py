@@ -9,8 +9,9 @@ worth more elsewhere. There are two reasons to move it:
   learned, so that each stage leaves a class for this reason once: nothing swings.
 - It ends earlier elsewhere, although all that waits goes before it, and its state must be loaded.
 
-A stage is reviewed when it was heard of, and all are when a worker has nothing to do. Between two
-events time alone changes no answer: both ends come nearer alike.
+A stage is reviewed when it has trained a step, 2, 4, ..., and all are when a worker has nothing to
+do. Time and steps alone change no answer, since both ends come nearer alike: only what is learned
+does, and of that a step says the less the more are known.
 
 A stage that moves ends at its next step, saved there, so that no step is trained twice.
 """

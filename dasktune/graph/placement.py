@@ -94,8 +94,8 @@ class Placing:
         self.loads = Loads(options.load_seconds)
         self._market = Market(frontier, speeds, self._kinds_for, loads=self.loads)
         self._moves = Moves(frontier, speeds, self._market, attempts)
-        self._heard_of: dict[str, None] = {}
-        """The attempts whose progress was heard of since the last review."""
+        self._heard_of: dict[str, Attempt] = {}
+        """The attempts that were heard of since the last review, with twice the steps of theirs."""
         self._were_idle: frozenset[str] = frozenset()
         self._launched = 0
         self._filled = 0.0
@@ -152,8 +152,9 @@ class Placing:
         self._were_idle, self._heard_of = idle, {}
         if not (has_new or heard_of) or not self._market.is_open or self.packing.is_open:
             return []
-        running = (slot.queue[0] for slot in self.slots.values() if slot.queue)
-        reviewed = [each for each in running if has_new or each.id in heard_of]
+        slots = self.slots
+        running = (slot.queue[0] for slot in slots.values() if slot.queue)
+        reviewed = running if has_new else (each for each in heard_of.values() if self._runs(each))
         moves = self._moves.leaving(
             reviewed,
             self._might_begin,
@@ -165,7 +166,15 @@ class Placing:
     def heard_of(self, attempt: Attempt, now: float) -> None:
         """Note that a worker has said how far an attempt is."""
         attempt.heard_at = now
-        self._heard_of[attempt.id] = None
+        trained = attempt.position - attempt.start
+        if trained >= 2 * attempt.reviewed:
+            attempt.reviewed = trained
+            self._heard_of[attempt.id] = attempt
+
+    def _runs(self, attempt: Attempt) -> bool:
+        """Return whether an attempt is the one that its worker runs now."""
+        slot = self.slots.get(attempt.worker)
+        return slot is not None and bool(slot.queue) and slot.queue[0] is attempt
 
     def _might_begin(self, attempt: Attempt) -> Iterator[Node]:
         """Yield the first ready stage of each group, if an attempt's worker may begin it."""
