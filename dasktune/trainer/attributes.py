@@ -40,13 +40,15 @@ def objects(attributes: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     StateError
-        If there is an iterator, because its position can neither be read nor set.
+        If there is an iterator, because its position can neither be read nor set, or a loader
+        that Accelerate has prepared.
     """
     by_path: dict[str, Any] = {}
     seen: set[int] = set()
     for name, value in attributes.items():
         for path, item in items_within(name, value, seen):
             if is_object(item):
+                refuse_prepared(f"trainer.{path}", item)
                 by_path[path] = item
             elif isinstance(item, Iterator) and not is_file(item):
                 raise StateError(
@@ -81,6 +83,25 @@ def is_object(value: object) -> bool:
         return False
     methods = (getattr(value, name, None) for name in ("state_dict", "load_state_dict"))
     return is_generator(value) or all(callable(method) for method in methods)
+
+
+def refuse_prepared(path: str, item: object) -> None:
+    """Raise an error for a loader of Accelerate, which has a state only if the one within has.
+
+    Raises
+    ------
+    StateError
+        If the loader within has no state.
+    """
+    inner = getattr(item, "base_dataloader", None)
+    if inner is not None and not hasattr(inner, "state_dict"):
+        raise StateError(
+            path,
+            f"the position of a {type(item).__name__}, a loader that Accelerate has prepared, "
+            "cannot be saved; leave the loader out of accelerator.prepare, and draw batches from "
+            "run.loader(DataLoader(...)), in a trainer from dasktune.loader(DataLoader(...), "
+            "seed=self.seed)",
+        )
 
 
 def is_file(value: object) -> bool:

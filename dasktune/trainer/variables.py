@@ -113,6 +113,7 @@ def refuse_untracked(
             is_within = "." in path.removeprefix(name)
             if is_within and not is_first:
                 continue
+            attributes.refuse_prepared(path, item)
             if attributes.is_object(item) and _has_state(item):
                 raise TrainerError(
                     f"{path}, a {type(item).__name__}, has a state that would be lost: call "

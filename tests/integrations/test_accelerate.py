@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+import dasktune as dt
+from dasktune.errors import StateError
 from dasktune.sequences import MultiStep
+from dasktune.trainer.lifecycle import run_alone
 from tests.integrations.exact import assert_resumes
 
 torch = pytest.importorskip("torch")
@@ -35,3 +38,37 @@ def train(run: Any) -> None:
 
 def test_a_function_with_prepared_parts_resumes_exactly() -> None:
     assert_resumes(train, {"lr": MultiStep(0.05, [2], 0.1)}, 4)
+
+
+def prepared() -> Any:
+    loader = torch.utils.data.DataLoader(torch.arange(8.0), batch_size=4, shuffle=True)
+    return accelerate.Accelerator(cpu=True).prepare(loader)
+
+
+def held(run: Any) -> None:
+    loader = prepared()
+    for _ in run.steps():
+        run.report(loss=sum(float(batch.sum()) for batch in loader))
+
+
+def tracked(run: Any) -> None:
+    run.track(loader=prepared())
+    for _ in run.steps():
+        run.report(loss=0.0)
+
+
+class Prepared(dt.TorchTrainer):
+    def build(self, hp: Any) -> None:
+        self.loader = prepared()
+
+    def train(self) -> None:
+        self.total = sum(float(batch.sum()) for batch in self.loader)
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": self.total}
+
+
+@pytest.mark.parametrize("trainer", [held, tracked, Prepared])
+def test_a_prepared_loader_is_refused_with_the_line_to_write(trainer: Any) -> None:
+    with pytest.raises(StateError, match=r"loader.*DataLoaderShard.*leave .* out of accelerator"):
+        run_alone(trainer, {"lr": 0.1}, 1, states_at=[1])
