@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from dasktune.trainer.check_resume.verdict import verdict
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.lifecycle import run_alone
-from dasktune.types import Report
+from dasktune.types import HyperParameters, Report
 from tests.toy_trainers import Adding
 
 STEPS = 40
@@ -293,18 +295,32 @@ def test_mirror_gets_the_results_of_retrained_trials(
 
 
 class Dies(dt.Callback):
-    """Ends the run at its first report."""
+    """Ends the run at its first report; training waits for it at the third set of values."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.has_reported = threading.Event()
+        made, begin = itertools.count(1), HyperParameters.__init__
+
+        def begin_held(given: HyperParameters, *values: Any) -> None:
+            if next(made) > 2:
+                assert self.has_reported.wait(60)
+            begin(given, *values)
+
+        monkeypatch.setattr(HyperParameters, "__init__", begin_held)
 
     def on_report(self, study: Any, trial: Trial, report: Report) -> None:
+        self.has_reported.set()
         raise StorageError("the database is gone")
 
 
-def test_killed_retraining_goes_on(create: Any, client: Client, late_audits: None) -> None:
+def test_killed_retraining_goes_on(
+    create: Any, client: Client, late_audits: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study = create()
     study.optimize(grid(), client=client, progress=False)
     assert len(study.retrain_withdrawn()) == len(RATES)
     with pytest.raises(StorageError, match="gone"):
-        study.optimize(grid(), client=client, progress=False, callbacks=[Dies()])
+        study.optimize(grid(), client=client, progress=False, callbacks=[Dies(monkeypatch)])
     withdrawn = study.summary()["withdrawn"]
     assert 1 <= len(withdrawn["trials"]) + withdrawn["others"] < len(RATES)
     study = create()
