@@ -36,7 +36,7 @@ def show(target: str, name: str | None, settings: Sequence[str], *, port: int) -
     from dasktune.storage.database.database import Database
 
     url, own = database_at(target, settings)
-    with closing(Database(url, create=False)) as database:
+    with closing(Database(url, create=False, reads_only=True)) as database:
         studies = Studies(database, name, first=own)
 
         def say(address: str) -> None:

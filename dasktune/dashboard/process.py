@@ -82,7 +82,7 @@ def main() -> None:
     """Serve what the first line of the input says, until the input ends."""
     options = json.loads(sys.stdin.readline())
     try:
-        database = Database(options["database"], create=False)
+        database = Database(options["database"], create=False, reads_only=True)
         studies = Studies(database, options["study"])
         asyncio.run(_until_input_ends(studies, options["port"]))
     except Exception as error:  # noqa: BLE001 the starter gets the reason, whatever it is

@@ -116,7 +116,9 @@ class Connections:
     timeout
         Seconds to wait for another process that writes to the same SQLite file.
     create
-        Whether a SQLite file and its folder may be made; without this the file is only read.
+        Whether a SQLite file and its folder may be made.
+    reads_only
+        Whether the database itself refuses whatever these connections would change.
 
     Attributes
     ----------
@@ -135,7 +137,7 @@ class Connections:
         If the URL cannot be read, or the file does not exist.
     """
 
-    def __init__(self, url: str, *, timeout: float, create: bool) -> None:
+    def __init__(self, url: str, *, timeout: float, create: bool, reads_only: bool = False) -> None:
         address = _address(url)
         self.name = _shown(address)
         self.dialect = address.get_backend_name()
@@ -150,6 +152,8 @@ class Connections:
         self.patience = DATABASE_SECONDS
         with self.failing():
             self.engine = self._engine(address, timeout, may_write=create)
+            if reads_only:
+                sa.event.listen(self.engine, "connect", _READING[self.dialect])
 
     def run(self, work: Work[Result], *, recover: Work[Result | None] | None = None) -> Result:
         """Do work in one transaction and return its result.
@@ -329,6 +333,21 @@ def _configure_postgresql(connection: Any, record: object) -> None:
         cursor.execute("SET tcp_keepalives_interval = 10")
         cursor.execute("SET tcp_keepalives_count = 3")
     connection.commit()
+
+
+def _read_postgresql(connection: Any, record: object) -> None:
+    """Make the server refuse changes, in this and each later transaction of a connection."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+    connection.commit()
+
+
+def _read_sqlite(connection: Any, record: object) -> None:
+    """Make SQLite refuse changes: `mode=ro` would fail where the log has to be read first."""
+    connection.execute("PRAGMA query_only = ON")
+
+
+_READING = {"postgresql": _read_postgresql, "sqlite": _read_sqlite}
 
 
 def _configure_sqlite(timeout: float, connection: Any, record: object) -> None:

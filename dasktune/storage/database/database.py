@@ -134,6 +134,8 @@ class Database:
     migrate
         Bring the database of an older version up to date, a SQLite file after copying it;
         without this an older database is an error. As `create` if None.
+    reads_only
+        Whether the database itself refuses all changes; needs `create` to be False.
     mounts
         Returns the mounted file systems, to warn of a SQLite file on a network.
 
@@ -159,9 +161,12 @@ class Database:
         timeout: float = SQLITE_SECONDS,
         create: bool = True,
         migrate: bool | None = None,
+        reads_only: bool = False,
         mounts: Mounts = all_mounts,
     ) -> None:
-        self._connections = Connections(str(url), timeout=timeout, create=create)
+        self._connections = Connections(
+            str(url), timeout=timeout, create=create, reads_only=reads_only
+        )
         self._insertions = insertions(self._connections.dialect)
         if self._connections.file is not None:
             _warn_of_network(self._connections.file, mounts)

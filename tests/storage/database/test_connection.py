@@ -119,6 +119,25 @@ def test_acknowledged_rows_survive_a_kill(
         assert [row.steps for row in database.trials(1)] == [len(events) // 20 - 1]
 
 
+# ------------------------------------------------------------------------ reading only
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("server", marks=pytest.mark.postgresql)])
+def test_a_database_that_is_read_only_refuses_changes(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = str(tmp_path / "x.db") if kind == "sqlite" else request.getfixturevalue("server")
+    with (
+        closing(Database(url)) as writer,
+        closing(Database(url, create=False, reads_only=True)) as reader,
+    ):
+        writer.write(batch(0))
+        with pytest.raises(StorageError, match=r"readonly database|read-only transaction"):
+            reader.write(batch(1))
+        writer.write(batch(1))
+        assert [event.number for event in reader.events(1)] == [0, 1]
+
+
 # ------------------------------------------------------------------------ lost servers
 
 
