@@ -49,7 +49,7 @@ MOST_CHOSEN = 400
 MOST_PLOTTED = 1000
 """Trials in the plots of hyper-parameters."""
 
-MOST_WEIGHED = 2000
+MOST_WEIGHED = 1000
 """Complete trials of which the importance of hyper-parameters is computed."""
 
 LEAST_TRIALS = 10
@@ -304,13 +304,15 @@ class StudyView:
         objective = Objective(
             metrics=self.objective.metrics[:1], directions=self.objective.directions[:1]
         )
+        entries = list(self.table.entries.values())
+        weighed = [each.number for each in entries if each.state == "COMPLETE"]
+        if len(weighed) > MOST_WEIGHED:
+            weighed = [weighed[at * len(weighed) // MOST_WEIGHED] for at in range(MOST_WEIGHED)]
         records = [
             replace(record, values=record.values[:1])
-            for record in map(record_of, self.database.trials(self.row.id))
+            for record in self.records(weighed)
             if record.values and record.state is TrialState.COMPLETE and record.point
         ]
-        if len(records) > MOST_WEIGHED:
-            records = [records[at * len(records) // MOST_WEIGHED] for at in range(MOST_WEIGHED)]
         if len(records) < LEAST_TRIALS:
             return {"why": f"needs {LEAST_TRIALS} complete trials, there are {len(records)}"}
         logging.getLogger("optuna").setLevel(logging.WARNING)
