@@ -128,7 +128,10 @@ def clear_files(url: str, folder: str, name: str, seconds: float) -> bool:
         own = [f"{folder}/{name}", f"{folder}/{name}-small"]
         with suppress(FileNotFoundError):
             files.remove_files(own)
-        files.remove_same(f"{folder}/{FIRST}", name.encode())
+        # Nobody replaces this file, so that it needs no mark, which other processes would see.
+        first = files.read(folder, [FIRST])[0]
+        if first is not None and first.tobytes() == name.encode():
+            files.remove(f"{folder}/{FIRST}")
     return files.read("", own) == [None, None]
 
 

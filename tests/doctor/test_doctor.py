@@ -21,11 +21,12 @@ from distributed import Client, LocalCluster
 
 import dasktune as dt
 from dasktune.cluster.local import local_client
-from dasktune.doctor import Diagnosis, Finding, Status, examine
+from dasktune.doctor import Diagnosis, Finding, Status, examine, storage
 from dasktune.doctor.checks import diagnose
 from dasktune.doctor.collect import Collector
 from dasktune.doctor.study import CheckedStudy, study_of
 from dasktune.errors import ClusterError, ConfigurationError
+from dasktune.storage.layout import MARK, probe_folder
 from dasktune.study.study import Study
 from tests.services import S3Server, scheduler_in
 
@@ -402,6 +403,20 @@ def test_file_without_a_database_is_a_problem_unless_empty(
     assert bool(of(found, "database")) == bool(text)
     assert file.read_text() == text
     assert [one.name for one in tmp_path.iterdir()] == ["some.db"]
+
+
+def test_files_are_cleared_while_another_worker_clears_its_own(tmp_path: Path) -> None:
+    """The worker that created the first file removes it, and writes nothing of its own for that."""
+    folder = probe_folder("of-a-test")
+    for name in ("driver", "worker-0"):
+        storage.use(str(tmp_path), folder, name, 30)
+    first = tmp_path / folder / storage.FIRST
+    first.write_text("worker-0")
+    first.with_name(storage.FIRST + MARK).write_text("of another worker")
+    assert storage.clear_files(str(tmp_path), folder, "worker-0", 30)
+    assert not first.exists()
+    assert storage.clear_files(str(tmp_path), folder, "driver", 30)
+    assert [each.name for each in tmp_path.rglob("*") if each.is_file()] == []
 
 
 def test_doctor_invalid_arguments_are_refused(study: Study, two_threads: Client) -> None:
