@@ -5,6 +5,7 @@ No GPU takes part: the trainers round at random by themselves.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from random import SystemRandom
@@ -24,8 +25,6 @@ pytestmark = pytest.mark.process
 class Rounding(Trainer):
     """Descent whose sums are rounded in another way each time; its last loss decides nothing."""
 
-    rounding = 1e-8
-
     def build(self, hp: Mapping[str, Any]) -> None:
         self.x = np.random.default_rng(0).normal(size=(20, 3))
         self.weights, self.target = np.zeros(3), np.array([1.0, -2.0, 0.5])
@@ -37,10 +36,14 @@ class Rounding(Trainer):
     def noise(self) -> float:
         return 0.0
 
+    def rounded(self) -> float:
+        return 1 + 1e-8 * SystemRandom().uniform(-1, 1)
+
     def train(self) -> None:
         self.last = self.x @ (self.weights - self.target)
-        rounded = 1 + self.rounding * SystemRandom().uniform(-1, 1)
-        self.weights = self.weights * rounded - self.lr * self.x.T @ self.last / 20 + self.noise()
+        self.weights = (
+            self.weights * self.rounded() - self.lr * self.x.T @ self.last / 20 + self.noise()
+        )
 
     def evaluate(self) -> dict[str, float]:
         return {"loss": float(np.square(self.x @ (self.weights - self.target)).mean())}
@@ -94,9 +97,10 @@ class ForgottenGenerator(Rounding):
 
 
 class Coarse(Rounding):
-    """Rounds by more than the check allows."""
+    """Rounds by more than the check allows, and in each process otherwise."""
 
-    rounding = 0.2
+    def rounded(self) -> float:
+        return 1 + 0.01 * (os.getpid() % 1000)
 
 
 def checked(trainer_class: type) -> ResumeReport:
