@@ -169,27 +169,20 @@ def audits(study: Study) -> tuple[int, int]:
 
 
 def test_audit_of_a_study_is_counted_and_shown(
-    create: Any,
-    client: Client,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    create: Any, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It begins when all is trained: earlier, it may take the trainer that a stage goes on with."""
-    turn = Audits.turn
-
-    def turn_at_end(audits: Audits, *given: Any, is_last: bool = False) -> bool:
-        return is_last and turn(audits, *given, is_last=True)
-
-    monkeypatch.setattr(Audits, "turn", turn_at_end)
+    """How many stages resume from the store depends on which trainers are still in memory."""
     study = create(Adding)
     run(study, client)
     summary = study.summary()
-    assert audits(study) == (1, 0)
-    assert summary["steps_audited"] == 10
+    resumes, not_run = summary["audits"]["resumes"], summary["audits"]["not_run"]
+    identical, _ = audits(study)
+    assert 1 <= identical == resumes - not_run
+    assert summary["steps_audited"] == 10 * identical
     assert summary["steps_executed"] == summary["steps_unique"] == 36, "counted apart"
     assert {stage.attempt[:5] for stage in study.stages()}.isdisjoint({"audit"})
-    text = "audited 1 of 2 resumes: all identical, 1 more drawn and not done"
+    more = f", {not_run} more drawn and not done" if not_run else ""
+    text = f"audited {identical} of {resumes} resumes: all identical{more}"
     assert text in capsys.readouterr().err
     assert f"  audits  {text}" in str(read(str(tmp_path))[0])
     assert text in study.report().read_text()
@@ -350,7 +343,8 @@ def test_end_does_not_wait_for_a_paused_worker(
         run(study, client, timeouts=dt.Timeouts(waits=waits))
     assert "is paused: its audit is given up" in caplog.text
     assert audits(study) == (0, 0)
-    assert study.summary()["audits"]["not_run"] == 2
+    figures = study.summary()["audits"]
+    assert 2 <= figures["not_run"] == figures["resumes"]
 
 
 class DeadlyAudit(Adding):
@@ -374,7 +368,8 @@ def test_audits_that_kill_their_workers_end(create: Any, tmp_path: Path) -> None
     with local_client(2) as client:
         grid = dt.algos.Grid(dt.Space(lr=rates), max_steps=STEPS)
         study.optimize(grid, client=client, progress=False)
-    assert len(log.read_text().splitlines()) == MOST_LOST
+    killed = len(log.read_text().splitlines())
+    assert MOST_LOST <= killed <= MOST_LOST + 1, "the other worker may have begun one, too"
     assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
     assert audits(study) == (0, 0)
 
