@@ -23,7 +23,7 @@ class Attempt:
     since. `timed_steps` are its steps whose time has been learned from, `timed_seconds` that time.
     `heard_at` is the time of the message that it was at `position`. One that stops so that its rest
     is trained by another class `goes_to` that class; `reviewed` are its steps when that was last
-    looked at because of its progress.
+    looked at because of its progress, and it `knew` as many moves of speeds by then.
 
     A stage that several devices train has *lenders*: workers of the class of its own worker, each
     of which has left its devices to it and trains nothing else until the attempt has ended. Its
@@ -52,6 +52,7 @@ class Attempt:
     timed_seconds: float = 0.0
     heard_at: float = 0.0
     reviewed: Step = 0
+    knew: int = -1
     goes_to: str = ""
     lenders: tuple[str, ...] = ()
 

@@ -9,9 +9,10 @@ worth more elsewhere. There are two reasons to move it:
   learned, so that each stage leaves a class for this reason once: nothing swings.
 - It ends earlier elsewhere, although all that waits goes before it, and its state must be loaded.
 
-A stage is reviewed when it has trained a step, 2, 4, ..., and all are when a worker has nothing to
-do. Time and steps alone change no answer, since both ends come nearer alike: only what is learned
-does, and of that a step says the less the more are known.
+A stage is reviewed when it has trained a step, 2, 4, ..., if a measured speed has moved by a tenth
+since its last review; all are when a worker has nothing to do. Time and steps alone change no
+answer, since both ends come nearer alike. Smaller moves of speeds, and prices that follow what
+waits, can; they are left for the next review, since looking at each costs more than they bring.
 
 A stage that moves ends at its next step, saved there, so that no step is trained twice.
 """

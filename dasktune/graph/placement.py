@@ -95,7 +95,7 @@ class Placing:
         self._market = Market(frontier, speeds, self._kinds_for, loads=self.loads)
         self._moves = Moves(frontier, speeds, self._market, attempts)
         self._heard_of: dict[str, Attempt] = {}
-        """The attempts that were heard of since the last review, with twice the steps of theirs."""
+        """The attempts that were heard of since the last review: their steps have doubled."""
         self._were_idle: frozenset[str] = frozenset()
         self._launched = 0
         self._filled = 0.0
@@ -154,7 +154,7 @@ class Placing:
             return []
         slots = self.slots
         running = (slot.queue[0] for slot in slots.values() if slot.queue)
-        reviewed = running if has_new else (each for each in heard_of.values() if self._runs(each))
+        reviewed = running if has_new else filter(self._has_news, heard_of.values())
         moves = self._moves.leaving(
             reviewed,
             self._might_begin,
@@ -171,10 +171,17 @@ class Placing:
             attempt.reviewed = trained
             self._heard_of[attempt.id] = attempt
 
-    def _runs(self, attempt: Attempt) -> bool:
-        """Return whether an attempt is the one that its worker runs now."""
+    def _has_news(self, attempt: Attempt) -> bool:
+        """Return whether a speed has moved since a running attempt was reviewed; note that it is.
+
+        An attempt that its worker does not run yet has none.
+        """
         slot = self.slots.get(attempt.worker)
-        return slot is not None and bool(slot.queue) and slot.queue[0] is attempt
+        is_running = slot is not None and bool(slot.queue) and slot.queue[0] is attempt
+        if not is_running or attempt.knew == self._speeds.moved:
+            return False
+        attempt.knew = self._speeds.moved
+        return True
 
     def _might_begin(self, attempt: Attempt) -> Iterator[Node]:
         """Yield the first ready stage of each group, if an attempt's worker may begin it."""

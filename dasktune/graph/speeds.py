@@ -215,6 +215,9 @@ class Speeds:
     is_settled
         Whether whole stages were measured, in this run or an earlier one: the first steps of a
         stage that runs give a guess.
+    moved
+        How many times the mean of a model on a class was new, or a tenth away from what it was when
+        it was last counted.
     """
 
     def __init__(
@@ -236,6 +239,9 @@ class Speeds:
         self._review_at = 1
         self._used: dict[tuple[Model, str], float] = {}
         self.is_settled = False
+        self.moved = 0
+        self._counted: dict[tuple[Model, str], float] = {}
+        """The means as they were when they were last counted in `moved`."""
 
     def recall(self, speeds: Iterable[KeptSpeed]) -> None:
         """Forget what was measured, and begin with what earlier runs have measured."""
@@ -245,6 +251,7 @@ class Speeds:
         self._averages.clear()
         self._estimates.clear()
         self._seen, self._review_at, self._used = 0, 1, {}
+        self._counted.clear()
         for speed in speeds:
             seconds = self._earlier.take(speed)
             mean = self._all.setdefault(speed.kind, Mean())
@@ -351,6 +358,9 @@ class Speeds:
         measured = self._measured.setdefault(model, {})
         mean = measured.get(kind) or self._begin(model, kind)
         mean.add(steps, seconds, memory=_MEMORY_STEPS)
+        if abs(mean.per_step - self._counted.get((model, kind), 0.0)) > _CHANGE * mean.per_step:
+            self._counted[model, kind] = mean.per_step
+            self.moved += 1
         self._all.setdefault(kind, Mean()).add(steps, seconds)
         self._earlier.compare(model, kind, seconds / steps)
         if len(self._all) > 1:

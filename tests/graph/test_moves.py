@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 import dasktune as dt
-from dasktune.graph.attempts import LOAD_SECONDS, DispatchOptions
+from dasktune.graph.attempts import LOAD_SECONDS, Attempt, DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Event,
@@ -29,6 +29,7 @@ from dasktune.graph.frontier import Frontier
 from dasktune.graph.keys import root_key
 from dasktune.graph.loads import Loads
 from dasktune.graph.market import Market, Terms
+from dasktune.graph.moves import Moves, RestOfStage
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.speeds import Speeds
 from dasktune.needs import Needs, NumericClass
@@ -153,6 +154,26 @@ def test_stages_are_reviewed_when_a_worker_becomes_idle() -> None:
     assert lab.stopped == [], "when the slow one said how far it was, the other was not known"
     lab.end("fast 0", at=15.0)
     assert lab.stopped == ["slow 0"], "35 s are left, and 5 + 9 s elsewhere"
+
+
+def test_stage_is_reviewed_once_a_measured_speed_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    reviewed: list[Step] = []
+    rest_of = Moves.rest_of
+
+    def note(moves: Moves, attempt: Attempt, now: float) -> RestOfStage | None:
+        reviewed.append(attempt.position)
+        return rest_of(moves, attempt, now)
+
+    monkeypatch.setattr(Moves, "rest_of", note)
+    lab = Lab()
+    lab.join("slow 0", "fast 0")
+    for _ in range(4):
+        lab.trial("net")
+    lab.reach("slow 0", 1, at=1.0)
+    lab.reach("slow 0", 2, at=2.1)
+    assert reviewed == [1], "a step of 1.1 s is a twentieth more in the mean"
+    lab.reach("slow 0", 4, at=8.0)
+    assert reviewed == [1, 4], "the mean is 2 s now"
 
 
 @pytest.mark.parametrize("idle", [1, 2])
