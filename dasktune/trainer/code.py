@@ -128,9 +128,22 @@ def _attribute(module: ModuleType, qualname: str) -> object:
 
 def dumps_by_value(thing: object) -> bytes:
     """Return a pickle that `cloudpickle` opens in a process without these modules."""
-    with _REGISTERING, _travelling_by_value():
-        payload: bytes = cloudpickle.dumps(thing)
-    return payload
+    with _REGISTERING, _travelling_by_value(), io.BytesIO() as payload:
+        _Packing(payload).dump(thing)
+        return payload.getvalue()
+
+
+class _Packing(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Packs modules of a class of their own by name, as other modules.
+
+    `cloudpickle` does so for plain modules alone, but ``torch.backends.cudnn`` is no plain one.
+    """
+
+    def reducer_override(self, thing: Any) -> Any:
+        """Return how a value is packed."""
+        if isinstance(thing, ModuleType) and type(thing) is not ModuleType:
+            return self.dispatch_table[ModuleType](thing)
+        return super().reducer_override(thing)
 
 
 def loads_apart(payload: bytes) -> Any:

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import cloudpickle
 import pytest
+import torch
 
 import dasktune.trainer.base
 from dasktune.errors import ClusterError, ConfigurationError
@@ -111,6 +112,15 @@ def test_class_of_a_test_module_travels_by_value(tmp_path):
     code = pack(Here)
     assert code.kind == "bytes"
     assert in_new_process(code, "cls().train(), cls.__qualname__", tmp_path) == "6 Here"
+
+
+def test_modules_of_a_class_of_their_own_travel_by_name():
+    class Fast(Here):
+        def build(self, hp):
+            torch.backends.cudnn.benchmark = True  # what many scripts for GPUs begin with
+
+    assert type(torch.backends.cudnn) is not ModuleType
+    assert unpack(pack(Fast)).build.__globals__["torch"] is torch
 
 
 @pytest.mark.process
