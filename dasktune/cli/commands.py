@@ -285,6 +285,27 @@ def rm(
 
 @app.command()
 @flat
+def stop(
+    target: Target,
+    *,
+    study: Annotated[
+        str | None, typer.Option(help="The study; needed if there are several.")
+    ] = None,
+    stores: StoreFlags,
+) -> None:
+    """Ask the driver of a study to save what runs and to end, from any host.
+
+    It is a note in the database, which the driver reads with its next heartbeat. Its command then
+    prints the results so far; the same command goes on later.
+    """
+    from dasktune.cli.stop import stop_study_at
+
+    places, name = chosen_study(stores.places(target, study))
+    typer.echo(stop_study_at(places, name))
+
+
+@app.command()
+@flat
 def rename(
     target: Target,
     name: Annotated[str, typer.Argument(help="The new name.")],

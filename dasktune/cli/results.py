@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dasktune.engine.limits import ALIKE
+from dasktune.engine.limits import ALIKE, STOPPED
 from dasktune.engine.trials import Trial
 from dasktune.report.formats import printable
 from dasktune.results.summary import savings_line
@@ -58,10 +58,16 @@ def as_text(study: Study, trials: Sequence[Trial]) -> str:
     if study.ending:
         parts.append(f"ended: {study.ending}")
     if study.limit is not None:
-        is_wrong = study.limit.startswith(ALIKE)
-        remedy = "--keep-going trains on" if is_wrong else "a larger limit goes on"
-        parts.append(f"ended by its limits: {study.limit}; {remedy}")
+        parts.append(_limit_text(study.limit))
     return "\n".join(parts)
+
+
+def _limit_text(limit: str) -> str:
+    """Return the line about the limit that ended a run, with the way to go on."""
+    if limit.startswith(STOPPED):
+        return f"{limit}; the same command goes on"
+    remedy = "--keep-going trains on" if limit.startswith(ALIKE) else "a larger limit goes on"
+    return f"ended by its limits: {limit}; {remedy}"
 
 
 def as_json(study: Study, trials: Sequence[Trial], report: Path | None) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 It goes to the database, for ``dasktune status``, and to the scheduler, for Prometheus. No decision
 rests on it: if it cannot be written, the driver logs that, and the run goes on. The same holds of
-the measured speeds, which are kept with it for later runs.
+the measured speeds, which are kept with it for later runs. With each heartbeat the driver also
+reads whether somebody asked it to stop.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ import dasktune
 from dasktune.cluster.pools import PoolStatus, elastic_of
 from dasktune.driver import prometheus
 from dasktune.driver.audit_notes import AuditDifferenceError
+from dasktune.driver.history import History
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.run_status import RunCounts, RunStatus, Wait
 from dasktune.driver.speed_keeper import SpeedKeeper
+from dasktune.driver.stop_notes import StopNotes
 from dasktune.driver.waiting import Delays, Surroundings, in_words, waits_of
 from dasktune.engine.engine import Engine
 from dasktune.engine.timeouts import WAITS, Waits
@@ -60,8 +63,9 @@ class NoHeartbeat:
     def use(self, client: Client) -> None:
         """Do nothing."""
 
-    def turn(self, sharing: OtherDrivers | None = None) -> None:
-        """Do nothing."""
+    def turn(self, sharing: OtherDrivers | None = None) -> str:
+        """Do nothing; nobody asks to stop."""
+        return ""
 
 
 class Heartbeat:
@@ -115,6 +119,7 @@ class Heartbeat:
         self._ending = ending
         self._within = within(study)
         now = time.time()
+        self._stop_notes = StopNotes(History(database, study_id), run)
         self._row = RunRow(
             run=run,
             study_id=study_id,
@@ -188,8 +193,8 @@ class Heartbeat:
         self._client = client
         self._is_served = prometheus.serve(client)
 
-    def turn(self, sharing: OtherDrivers | None = None) -> None:
-        """Write the status, if it is time to.
+    def turn(self, sharing: OtherDrivers | None = None) -> str:
+        """Write the status, if it is time to; return who asked the run to stop since last time.
 
         Parameters
         ----------
@@ -203,7 +208,7 @@ class Heartbeat:
                 self._due = began
             self._classes = view.classes
         if began < self._due:
-            return
+            return ""
         self._status = self._look(sharing)
         self._write(self._status.to_row(self._row))
         self._send(self._status)
@@ -212,6 +217,7 @@ class Heartbeat:
         took, waits = time.monotonic() - began, self._waits
         pause = max(waits.heartbeat_seconds, took / waits.heartbeat_share)
         self._due = time.monotonic() + pause
+        return "" if self._is_broken else self._stop_notes.read()
 
     def _write(self, row: RunRow) -> None:
         self._row = row

@@ -174,7 +174,8 @@ class StudyRun:
         if place.has_ended:
             return "ended", place.ending
         limit = self.meter.reached()
-        return ("interrupted", "") if limit is None else ("limit", limit)
+        is_stopped = limit is None or self.meter.stopped_by is not None
+        return ("interrupted", limit or "") if is_stopped else ("limit", str(limit))
 
     def _audits(self) -> Audits | None:
         """Return the audits of this run; a study goes on counting where its last run ended."""

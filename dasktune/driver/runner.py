@@ -739,7 +739,10 @@ class DaskRunner:
 
     def _beat(self) -> None:
         """Write the run status now and then, and claim the run's share of the workers."""
-        self._heartbeat.turn(self._sharing)
+        if by := self._heartbeat.turn(self._sharing):
+            logger.warning("asked to stop by %s: saving what runs", by)
+            self._meter.stopped_by = by
+            self._stop.set()
         now, view = self._now(), self._engine.view
 
         def demand() -> WorkerDemand:

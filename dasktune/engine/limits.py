@@ -17,6 +17,9 @@ ALIKE_FAILURES = 10
 ALIKE = "all that ended,"
 """Begins the words for such failures."""
 
+STOPPED = "stopped by"
+"""Begins the words for a run that somebody stopped from elsewhere."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
@@ -145,6 +148,8 @@ class Meter:
         self._save_seconds = save_seconds
         self._saved_at = 0.0
         self.of_this_run = Used()
+        self.stopped_by: str | None = None
+        """Who asked the run to stop from elsewhere, in words; None if nobody did."""
         self._failures = AlikeFailures()
 
     def count(self, *, seconds: float, worker_seconds: float, steps: int) -> None:
@@ -173,6 +178,8 @@ class Meter:
 
     def reached(self) -> str | None:
         """Return the limit that was reached, in words, or None."""
+        if self.stopped_by is not None:
+            return f"{STOPPED} {self.stopped_by}"
         most = self._limits.alike_failures
         if most is not None and self._failures.count >= most:
             return f"{ALIKE} {self._failures.count} trials, failed alike: {self._failures.place}"

@@ -275,6 +275,7 @@ class Optimizer:
                             self._warn_of_difference(difference)
                             results.catch_up()
                             last = self._beginning(self._place_of(tuner), limits, timeouts)
+                            last.meter.stopped_by = meter.stopped_by
                             meter = last.meter
                             self._go_on_alone(train, tuner, last)
                 finally:
@@ -283,7 +284,8 @@ class Optimizer:
             self.limit = None if place.has_ended else meter.reached()
             self.ending = place.ending
         if last_line and (place.has_ended or self.limit is not None):
-            reason = self.ending if place.has_ended else f"ended by its limits, {self.limit}"
+            by = "" if meter.stopped_by else "ended by its limits, "
+            reason = self.ending if place.has_ended else f"{by}{self.limit}"
             prefix = f"{reason}; " if reason else ""
             line = savings_line(results.summary())
             sys.stderr.write(f"{self._name}: {prefix}{line}\n")

@@ -313,3 +313,31 @@ def test_two_metrics_are_shown_as_what_they_are(folder: Folder) -> None:
         status = folder.command("status", "runs/counting", "--study", study.partition(" ")[0])
         assert status.returncode == 0, status.stderr
         assert study in status.stdout
+
+
+def test_stop_ends_a_run_and_the_same_command_goes_on(folder: Folder) -> None:
+    folder.hold(at=5)
+    process = folder.start(*RUN)
+    folder.wait_for_steps(5, process)
+    asked = folder.command("stop", "runs/counting")
+    assert asked.returncode == 0, asked.stderr
+    assert f"asked process {process.pid} on " in asked.stdout
+    assert process.stderr is not None
+    while "asked to stop by dasktune stop, " not in process.stderr.readline():
+        assert process.poll() is None
+    folder.go_on(at=5)
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    assert re.search(r"^stopped by dasktune stop, .*; the same command goes on$", output, re.M)
+    assert 5 <= len(folder.steps()) < UNIQUE
+    (status,) = read(str(folder.path / "runs" / "counting"))
+    assert status.driver is not None
+    assert status.driver.state == "interrupted"
+    assert status.driver.message.startswith("stopped by dasktune stop, ")
+
+    refused = folder.command("stop", "counting.py")
+    assert refused.returncode == 2
+    assert "study 'counting' must run to be stopped; its driver interrupted " in refused.stderr
+    done = folder.command(*RUN)
+    assert done.returncode == 0, done.stderr
+    assert len(folder.steps()) == len(set(folder.steps())) == UNIQUE

@@ -448,9 +448,11 @@ class Database:
         last = self._ask(query)[0][0]
         return 0 if last is None else last + 1
 
-    def notes(self, study_id: int) -> Iterator[NoteRow]:
-        """Return the notes about a study, oldest first."""
-        return self._rows(NoteRow, schema.notes, schema.notes.c.study_id == study_id)
+    def notes(self, study_id: int, after: int = -1) -> Iterator[NoteRow]:
+        """Return the notes about a study with a number above `after`, oldest first."""
+        table = schema.notes
+        chosen = sa.and_(table.c.study_id == study_id, table.c.number > after)
+        return self._rows(NoteRow, table, chosen)
 
     def verdicts(self, fingerprint: str) -> list[VerdictRow]:
         """Return the verdicts of resume checks on a fingerprint, oldest first."""
