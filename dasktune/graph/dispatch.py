@@ -51,6 +51,7 @@ from dasktune.graph.gangs import workers_of
 from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.matching import Matching, Unplaced
 from dasktune.graph.packing import FactorChange, PackedModel
+from dasktune.graph.partings import parting
 from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.graph.speeds import Speeds
@@ -142,7 +143,21 @@ class Dispatcher:
         )
         if needs is not None or model_rank is not None:
             self.frontier.group_again(leaf)
+        if self._placing.gangs.is_open and not leaf.is_alone:
+            self._save_where_parts(leaf)
         return self._take()
+
+    def _save_where_parts(self, leaf: Node) -> None:
+        """Have running stages on other devices save where a new trial will part from them."""
+        root = leaf.lineage.parent
+        for attempt in self.attempts.values():
+            node, is_over = attempt.node, attempt.ended or attempt.stopping or attempt.taken
+            if is_over or node.lineage.parent is not root:
+                continue
+            step = parting(node, leaf.sequences, 0, min(leaf.stop, attempt.stop))
+            is_inside = attempt.position < step < attempt.stop
+            if is_inside and step < leaf.stop and node.holder(step).stop > step:
+                self._say(SavePoint(attempt=attempt.id, worker=attempt.worker, step=step))
 
     def separate(self, trial: int, sequences: Sequences, max_steps: Step, seed: int = 0) -> Step:
         """Train a trial alone from now on; it must ask for nothing.

@@ -24,6 +24,7 @@ from dasktune.graph.market import Market, Terms
 from dasktune.graph.matching import Matching, Wanted
 from dasktune.graph.moves import Moves
 from dasktune.graph.packing import Packing
+from dasktune.graph.partings import partings
 from dasktune.graph.plan import Node, Place
 from dasktune.graph.speeds import Speeds
 from dasktune.graph.trust import Trust
@@ -805,6 +806,8 @@ class Placing:
         saves = {*self._options.saves.steps_of(node, start)}
         # Of a trial that is trained alone, one stage trains all nodes from step 0 on.
         saves.update(above.stop for above in covered[1:] if above.requests)
+        if self.gangs.is_open and not node.is_alone:
+            saves |= partings(node, start)
         for above in covered:
             self._frontier.assign(above, attempt.id)
         self._frontier.continued.append(attempt.id)

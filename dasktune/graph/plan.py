@@ -667,9 +667,15 @@ def _higher(rank: float | None, other: float | None) -> float | None:
 
 def shared_until(ours: Sequences, theirs: Sequences, start: Step, limit: Step) -> Step:
     """Return the first step from `start`, up to `limit`, at which two paths have other values."""
-    pairs = [(sequence, theirs[name]) for name, sequence in ours.items() if name != DEVICES]
+    part = alike_until(ours, theirs, start, limit)
     if DEVICES in ours or DEVICES in theirs:
-        pairs.append((devices_of(ours), devices_of(theirs)))
+        return first_difference(devices_of(ours), devices_of(theirs), start, part)
+    return part
+
+
+def alike_until(ours: Sequences, theirs: Sequences, start: Step, limit: Step) -> Step:
+    """Return the same step for two paths that may be trained on unlike numbers of devices."""
+    pairs = ((sequence, theirs[name]) for name, sequence in ours.items() if name != DEVICES)
     return min((first_difference(*pair, start, limit) for pair in pairs), default=limit)
 
 

@@ -53,6 +53,13 @@ class Held(Net):
         super().train()
 
 
+class Turning(Held):
+    """A net whose learning rate may change."""
+
+    def setup(self, hp: Any) -> None:
+        self.optimizer.param_groups[0]["lr"] = hp["lr"]
+
+
 class Gang:
     """A cluster whose workers are ready for the stages of one trainer."""
 
@@ -79,6 +86,12 @@ class Gang:
 
     def run(self, spec: StageSpec, worker: str = "") -> StageEnded:
         return receipt_from_wire(self.begin(spec, worker).result(timeout=PATIENCE))
+
+    def order(self, **order: Any) -> object:
+        """Give the first worker an order, as the driver does; return its answer."""
+        message = {"op": RUN, **order}
+        broadcast = self.client.scheduler.broadcast
+        return self.client.sync(broadcast, msg=message, workers=[self.first])[self.first]
 
     def processes(self) -> dict[str, int]:
         """Return how many processes each worker lends."""
@@ -158,6 +171,33 @@ def test_workers_train_a_trial_as_one_does(tmp_path: Path) -> None:
     host.close(PATIENCE)
     own = [message.digest for message in messages if isinstance(message, StateSaved)]
     assert saved == own
+
+
+def test_save_point_in_a_gang_is_as_a_planned_border(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    hp = {"gate": str(gate.path), "lr": 0.05}
+    leaving = {**hp, "lr": Piecewise([0.05, 0.01], boundaries=[3])}
+    with gang_of(Turning, tmp_path / "split", 3) as gang, gate:
+        spec = lent(0, 4, *gang.lenders, **hp)
+        receipt = gang.begin(replace(spec, saves=(1,)))
+        split = [gang.next(StateSaved)]  # it is held in its second step
+        assert gang.order(attempt=spec.attempt, save_at=3, stop_at=-1) == "ok"
+        gate.open()
+        assert receipt_from_wire(receipt.result(timeout=PATIENCE)).status == "trained"
+        split += [gang.next(StateSaved), gang.next(StateSaved)]
+        gang.run(lent(3, 4, *gang.lenders, **leaving))
+        split.append(gang.next(StateSaved))
+    planned = []
+    with gang_of(Turning, tmp_path / "planned", 3) as gang:
+        for start, stop in ((0, 1), (1, 3), (3, 4)):
+            gang.run(lent(start, stop, *gang.lenders, **hp))
+            planned.append(gang.next(StateSaved))
+        gang.run(lent(3, 4, *gang.lenders, **leaving))
+        planned.append(gang.next(StateSaved))
+    assert [each.step for each in split] == [1, 3, 4, 4]
+    same = [(each.step, each.key, each.digest) for each in planned]
+    assert [(each.step, each.key, each.digest) for each in split] == same
+    assert len({each.digest for each in split}) == 4
 
 
 def test_a_lender_that_dies_loses_the_attempt(tmp_path: Path) -> None:

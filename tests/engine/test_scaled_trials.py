@@ -268,6 +268,16 @@ def test_a_trial_that_joins_a_trunk_takes_its_devices() -> None:
     assert bench.trained == [(0.1, 1, 0, 2), (0.1, 2, 2, 4), (0.1, 2, 4, 8), (0.1, 2, 6, 8)]
 
 
+@pytest.mark.parametrize("step", [3, 5, 6, 7])
+def test_a_trial_known_beforehand_parts_from_a_saved_state(step: Step) -> None:
+    other = Piecewise([0.1, 0.3], boundaries=[step])
+    tuner = Late((2,), [{"lr": Constant(0.1)}, {"lr": other}])
+    bench = Bench(2, Scale(max=2)).begin(tuner).join().run()
+    assert bench.trained[:3] == [(0.1, 1, 0, 2), (0.1, 2, 2, 4), (0.1, 2, 4, 8)]
+    assert bench.trained[3:] == [(0.1, 2, step, 8)]
+    assert bench.dispatcher.steps_repeated == 0
+
+
 def test_a_trunk_of_changing_devices_is_not_trained_twice() -> None:
     seconds = {1: 1.0, 2: 0.6, 8: 0.3}.__getitem__
     bench = Bench(8, Scale(max=8), seconds).begin(late(7)).join().run()

@@ -15,8 +15,10 @@ from dasktune.graph.events import (
     FailTrial,
     Instruction,
     Lent,
+    Progress,
     RunStage,
     Saved,
+    SavePoint,
     Started,
     StopStage,
     Tick,
@@ -28,10 +30,11 @@ from dasktune.graph.events import (
     WorkersJoined,
 )
 from dasktune.graph.keys import root_key
+from dasktune.graph.partings import partings
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.view import RunView
 from dasktune.needs import Needs
-from dasktune.sequences import Constant
+from dasktune.sequences import Constant, Piecewise
 from dasktune.types import Step
 
 
@@ -83,6 +86,8 @@ class Table:
                 said.append((int(each.attempt[:-2]), each.worker, *each.lenders))
             elif isinstance(each, StopStage):
                 said.append(("stop", int(each.attempt[:-2])))
+            elif isinstance(each, SavePoint):
+                said.append(("save", int(each.attempt[:-2]), each.step))
             elif isinstance(each, FailTrial):
                 said.append(("fail", each.trial, each.message))
         return said
@@ -123,6 +128,57 @@ def test_child_on_other_devices_begins_anew() -> None:
     said = table.said(_extended_twice(table, [(0, 2), (4, 3)]))
     assert said == [(0, "w0", "w1")]
     assert table.train(0, 4) == [(1, "w0", "w2", "w1")]
+
+
+def known(table: Table, devices: int, step: Step, lr: float = 0.1, until: Step = 20) -> list[Any]:
+    """Make a trial known that leaves the first one at a step; it asks for nothing yet."""
+    number, table.trials = table.trials, table.trials + 1
+    function = Piecewise([lr, 7.0], boundaries=[step])
+    sequences = with_devices({"lr": function}, [(0, devices)])
+    return table.said(table.dispatcher.register(number, sequences, until))
+
+
+def test_trial_on_fewer_devices_has_a_gang_save_where_it_parts() -> None:
+    table = Table(*workers("w0", "w1"))
+    table.trial(2)
+    assert known(table, 1, 5) == [("save", 0, 5)]
+
+
+def test_trial_on_the_same_devices_has_a_gang_save_once() -> None:
+    table = Table(*workers("w0", "w1"))
+    table.trial(2)
+    assert known(table, 2, 5) == [("save", 0, 5)]
+
+
+def test_trial_on_more_devices_has_a_worker_save_where_it_parts() -> None:
+    table = Table(*workers("w0", "w1", "w2", "w3"))
+    table.trial(1)
+    table.trial(2)  # from now on gangs are possible
+    assert known(table, 3, 5) == [("save", 0, 5)]
+
+
+@pytest.mark.parametrize(("step", "lr", "until"), [(3, 0.1, 20), (8, 0.1, 20), (5, 0.2, 20)])
+def test_trial_that_parts_outside_of_a_gang_has_nothing_saved(
+    step: Step, lr: float, until: Step
+) -> None:
+    table = Table(*workers("w0", "w1"))
+    table.trial(2)
+    table.tell(Progress(attempt="0-a", step=3))
+    assert known(table, 1, step, lr, until) == []
+
+
+def test_gang_saves_where_known_trials_of_other_devices_part() -> None:
+    table = Table(*workers("w0", "w1"))
+    known(table, 1, 5)
+    known(table, 4, 6)
+    known(table, 2, 7)  # of the same devices: here a stage ends
+    known(table, 3, 5, lr=0.3)  # of other values
+    table.dispatcher.register(9, with_devices({"lr": Constant(0.1)}, [(0, 2)]), 20)
+    table.dispatcher.extend(9, 8, 0.0, 0.0)
+    orders = list(table.dispatcher.attempts.values())
+    assert [(each.start, each.stop) for each in orders] == [(0, 7), (7, 8)]
+    assert partings(orders[0].node, 0) == {5, 6}
+    assert partings(orders[0].node, 5) == {6}
 
 
 def _extended_twice(table: Table, periods: Periods) -> list[Instruction]:

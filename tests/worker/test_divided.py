@@ -96,7 +96,10 @@ def host_of(trainer: type, folder: Path, messages: list[StageMessage]) -> StageH
 
 
 def stage(start: int, stop: int, devices: Sequence, **hp: Any) -> StageSpec:
-    sequences = {**{name: Constant(value) for name, value in hp.items()}, DEVICES: devices}
+    sequences = {
+        name: value if isinstance(value, Sequence) else Constant(value)
+        for name, value in {**hp, DEVICES: devices}.items()
+    }
     chain = Chain("aa" * 16).advance(sequences, 0, start)
     return StageSpec(
         attempt=f"from-{start}",
