@@ -1,10 +1,12 @@
 """Sending a trainer's code to the workers.
 
-A class from an installed package travels as its import path, because every worker has the
-package, too, and with digests of its code: a worker with another version of the package, or a
-driver that changed the class after its import, would train other code than the fingerprint says.
+A class from an installed package, or from an editable install, travels as its import path, because
+every worker has the package, too, and with digests of its code: a worker with another version of
+the package, or a driver that changed the class after its import, would train other code than the
+fingerprint says.
 Any other class (of a script, a study file, a notebook, a test) travels by value:
-its code and the code of the modules that it uses and that are not installed. Opening such bytes
+its code and the code of the modules that it uses and that are not installed; compiled ones are
+imported by the workers. Opening such bytes
 can run anything, so they go over Dask's own connection, which can run anything anyway, and are
 never stored.
 """
@@ -22,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
+from importlib.machinery import EXTENSION_SUFFIXES
 from types import ModuleType
 from typing import Any, Literal
 
@@ -29,7 +32,7 @@ import cloudpickle
 
 from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.trainer.fingerprint.fingerprint import code_parts, differing
-from dasktune.trainer.fingerprint.installed import is_installed
+from dasktune.trainer.fingerprint.installed import is_editable, is_installed
 
 _REGISTERING = threading.RLock()  # a value may call `dumps_by_value` while it is pickled
 """Held while modules are registered: the registry of `cloudpickle` belongs to all threads.
@@ -114,7 +117,7 @@ def unpack(code: TrainerCode) -> type:
 
 def _is_importable(trainer_class: type) -> bool:
     module = sys.modules.get(trainer_class.__module__)
-    if module is None or not is_installed(module):
+    if module is None or not (is_installed(module) or is_editable(module)):
         return False
     try:
         return _attribute(module, trainer_class.__qualname__) is trainer_class
@@ -196,6 +199,7 @@ def _travelling_by_value() -> Iterator[None]:
         if isinstance(module, ModuleType)
         and module.__name__ == name
         and name not in before
+        and not str(getattr(module, "__file__", "")).endswith(tuple(EXTENSION_SUFFIXES))
         and not is_installed(module)
     ]
     for module in ours:

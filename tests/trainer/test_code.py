@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from importlib.machinery import EXTENSION_SUFFIXES
 from types import ModuleType
 
 import cloudpickle
@@ -19,7 +20,7 @@ from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.trainer import code as code_module
 from dasktune.trainer import fingerprint
 from dasktune.trainer.base import Trainer
-from dasktune.trainer.code import dumps_by_value, pack, unpack
+from dasktune.trainer.code import dumps_by_value, loads_apart, pack, unpack
 from tests.holding import PATIENCE
 from tests.study_folder import without_bytecode
 
@@ -376,3 +377,12 @@ def test_only_loaded_modules_of_the_user_travel_by_value(monkeypatch):
         assert cloudpickle.list_registry_pickle_by_value() == before | {"known_for_this_test"}
     finally:
         cloudpickle.unregister_pickle_by_value(known)
+
+
+def test_own_compiled_code_does_not_travel(monkeypatch, tmp_path):
+    for suffix, travels in (("py", True), (EXTENSION_SUFFIXES[0].lstrip("."), False)):
+        module = ModuleType("made_for_this_test")
+        module.__file__ = str(tmp_path / f"made_for_this_test.{suffix}")
+        exec("class Own: pass", vars(module))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        assert (loads_apart(dumps_by_value(module.Own)) is not module.Own) == travels

@@ -1,7 +1,21 @@
-"""Recognising modules that every worker has: the standard library and installed packages."""
+"""Recognising modules whose code does not count: the standard library and installed packages.
+
+The rule. The file of a module, with links followed, is *installed* if
+
+- it is below the standard library, or below a folder of packages: those of this environment, and
+  any folder called ``site-packages`` or ``dist-packages``, whether a ``.pth`` file, PYTHONPATH
+  or the program itself has put it on the path; or
+- a distribution lists it: a ``*.dist-info`` in the folder from which the module is imported has
+  it in its RECORD (``pip install --target``, and environments of links to a cache).
+
+All other code is the user's own: it counts in fingerprints, and travels with a study. That holds
+for a study file and the files beside it, for folders on PYTHONPATH or in a ``.pth`` file, and for
+editable installs: their code changes under an unchanged version.
+"""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import site
@@ -15,41 +29,45 @@ from pathlib import Path
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
+_PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
+
 
 def is_installed(module: ModuleType) -> bool:
     """Return whether a module comes from an installed package (or from Python itself).
 
-    An editable install counts, because its modules have the same names wherever it is
-    installed. A study file, a file next to it, a notebook and a test module do not count.
+    See the rule above. dasktune counts as installed wherever it is; ``__main__`` never does.
     """
-    name = module.__name__.partition(".")[0]
-    if name == "__main__":
-        return False
-    if name == "dasktune" or name in sys.stdlib_module_names:
-        return True
+    name = module.__name__
+    top = name.partition(".")[0]
+    if top in ("__main__", "dasktune"):
+        return top == "dasktune"
     file = getattr(module, "__file__", None)
+    if file is not None:
+        return _is_installed_file(str(file), name)
     # A namespace package has folders instead of a file.
-    places = [file] if file is not None else list(getattr(module, "__path__", ()))
-    if not places:
-        # Built in or frozen; a module without a spec was made at run time.
-        return getattr(module, "__spec__", None) is not None
-    return all(_in_site_packages(str(place)) for place in places) or name in _editable_packages()
+    if places := list(getattr(module, "__path__", ())):
+        return all(_is_installed_folder(str(place), name) for place in places)
+    # Built in or frozen; a module without a spec was made at run time.
+    return top in sys.stdlib_module_names or getattr(module, "__spec__", None) is not None
 
 
 def is_installed_name(name: str) -> bool:
     """Return whether a top-level name belongs to an installed package, without importing it."""
     if (loaded := sys.modules.get(name)) is not None:
         return is_installed(loaded)
-    if name in sys.stdlib_module_names:
-        return True
     spec = find_spec(name)
     if spec is None:
-        return False
+        return name in sys.stdlib_module_names
     stand_in = ModuleType(name)
     stand_in.__spec__ = spec
     stand_in.__file__ = spec.origin if spec.has_location else None
     stand_in.__path__ = list(spec.submodule_search_locations or ())
     return is_installed(stand_in)
+
+
+def is_editable(module: ModuleType) -> bool:
+    """Return whether a module is of an editable install: own code that workers can import."""
+    return module.__name__.partition(".")[0] in _editable_packages() and not is_installed(module)
 
 
 def home_of(thing: Any) -> str | None:
@@ -83,14 +101,31 @@ def is_named(thing: Any) -> bool:
 
 
 @cache
-def _in_site_packages(file: str) -> bool:
+def _is_installed_file(file: str, name: str) -> bool:
     # A process has thousands of modules in some hundred folders: each folder is resolved once.
-    return _is_library(os.path.dirname(os.path.realpath(file) if os.path.islink(file) else file))
+    if _is_library(os.path.dirname(os.path.realpath(file) if os.path.islink(file) else file)):
+        return True
+    path = Path(file).resolve()
+    above = name.count(".") + (path.stem == "__init__")
+    root = path.parents[min(above, len(path.parents) - 1)]
+    return path.relative_to(root).as_posix() in _recorded(root)
+
+
+@cache
+def _is_installed_folder(folder: str, name: str) -> bool:
+    if _is_library(folder):
+        return True
+    path = Path(folder).resolve()
+    root = path.parents[min(name.count("."), len(path.parents) - 1)]
+    within = path.relative_to(root).as_posix() + "/"
+    return any(file.startswith(within) for file in _recorded(root))
 
 
 @cache
 def _is_library(folder: str) -> bool:
     path = Path(folder).resolve()
+    if not _PACKAGE_FOLDERS.isdisjoint(path.parts):
+        return True
     return any(path.is_relative_to(library) for library in _library_folders())
 
 
@@ -99,7 +134,19 @@ def _library_folders() -> tuple[Path, ...]:
     paths = sysconfig.get_paths()
     folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [*site.getsitepackages(), site.getusersitepackages()]
+    # Where the standard library really is, such as in a zip file.
+    folders.append(os.path.dirname(csv.__file__))
     return tuple(Path(folder).resolve() for folder in folders)
+
+
+@cache
+def _recorded(root: Path) -> frozenset[str]:
+    """Return the files that the distributions in a folder list, relative to the folder."""
+    files: set[str] = set()
+    for record in root.glob("*.dist-info/RECORD"):
+        with record.open(encoding="utf-8", newline="") as lines:
+            files.update(row[0] for row in csv.reader(lines) if row)
+    return frozenset(files)
 
 
 @cache

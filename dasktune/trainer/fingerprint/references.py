@@ -38,6 +38,9 @@ _MODULE_NAMES = frozenset(vars(types.ModuleType("empty"))) | {"__file__", "__cac
 
 _SET_HERE = "it is set in an installed package here, and perhaps not on workers; set it in build()"
 
+_IMPORT_ERRORS = (Exception, SystemExit)
+"""What the statements of a user's module may raise while it is imported: anything."""
+
 _Chain = tuple[str, ...]
 
 
@@ -260,7 +263,7 @@ class Code:
             if not self._is_ours(thing.__name__):
                 changed = self._changed(chain[place - 1 :], thing)
                 return self._module(thing) if changed is None else changed
-            thing = _attribute(thing, name)
+            thing = self._attribute(thing, name)
         return self.add(thing)
 
     def _changed(self, chain: _Chain, thing: Any) -> str | None:
@@ -305,7 +308,7 @@ class Code:
         self._settings.add(name)
         self._gap(f"setting {name}", _SET_HERE)
         for attribute in chain[1:]:
-            thing = getattr(thing, attribute, None)
+            thing = _read(thing, attribute)
         self.parts.append((f"setting {name}", json_digest(self.add(thing))))
 
     def _imported(
@@ -321,18 +324,30 @@ class Code:
                 self._package(name)
                 # Installed modules are not imported for this.
                 module = sys.modules.get(name)
-                installed[item.name] = getattr(module, item.attribute or "", module)
+                installed[item.name] = vars(module or object).get(item.attribute or "", module)
                 continue
             try:
                 module = importlib.import_module(name or item.module)
-            except (ImportError, TypeError) as error:
-                self._gap(f"{label}: import of {item.module}", f"it cannot be imported: {error}")
+            except _IMPORT_ERRORS as error:
+                self._gap(f"{label}: import of {item.module}", _cannot(error))
             else:
                 if item.attribute is not None:
-                    own[item.name] = _attribute(module, item.attribute)
+                    own[item.name] = self._attribute(module, item.attribute)
                 else:
                     own[item.name] = sys.modules[top] if item.name == top else module
         return installed, own
+
+    def _attribute(self, module: ModuleType, name: str) -> Any:
+        """Return an attribute of a user's module, or a submodule, imported if necessary."""
+        try:
+            if not hasattr(module, name) and hasattr(module, "__path__"):
+                full = f"{module.__name__}.{name}"
+                if importlib.util.find_spec(full) is not None:
+                    importlib.import_module(full)
+            return getattr(module, name, None)
+        except _IMPORT_ERRORS as error:
+            self._gap(f"{module.__name__}.{name}", _cannot(error))
+            return None
 
     def _note_dynamic(self, chain: _Chain, scope: Mapping[str, Any], label: str) -> None:
         for name, why in dynamic_uses(chain, scope):
@@ -405,9 +420,11 @@ class Code:
         if name is None:
             return True
         top = name.partition(".")[0]
-        if top in ("dasktune", "builtins", "") or top in sys.stdlib_module_names:
+        if top in ("dasktune", "builtins", ""):
             return False
         module = sys.modules.get(name)
+        if top in sys.stdlib_module_names:  # the user may have a file of that name
+            return module is not None and not is_installed(module)
         return top in self._homes or module is None or not is_installed(module)
 
     def _package(self, module: str | None) -> str:
@@ -483,13 +500,17 @@ def _dispatched(dispatching: Any) -> list[tuple[type, Any]]:
     return [(kind, at) for kind, at in dispatching.registry.items() if kind is not object]
 
 
-def _attribute(module: Any, name: str) -> Any:
-    """Return an attribute of a module, or a submodule, imported if necessary."""
-    if not hasattr(module, name) and hasattr(module, "__path__"):
-        full = f"{module.__name__}.{name}"
-        if importlib.util.find_spec(full) is not None:
-            importlib.import_module(full)
-    return getattr(module, name, None)
+def _read(thing: Any, name: str) -> Any:
+    """Return an attribute; None without it. To read one of a lazy module may import others."""
+    try:
+        return getattr(thing, name, None)
+    except _IMPORT_ERRORS:
+        return None
+
+
+def _cannot(error: BaseException) -> str:
+    kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+    return f"it cannot be imported: {kind}{error}"
 
 
 def _absolute(module: str, thing: Any) -> str:

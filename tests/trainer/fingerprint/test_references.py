@@ -344,6 +344,26 @@ def test_objects_of_unknown_content_are_gaps(cover: Cover, head: str, gap: str) 
     assert "version" in found.gaps[name]
 
 
+@pytest.mark.parametrize("statement", ["1 / 0", "raise SystemExit", "import no_such_module"])
+@pytest.mark.parametrize("body", ["from .sub import f", "from . import sub", "return pkg.sub.f"])
+def test_own_module_that_cannot_be_imported_is_a_gap(
+    cover: Cover, statement: str, body: str
+) -> None:
+    files = {"net.py": training(body, "import pkg"), "sub.py": f"{statement}\ndef f(): return 1\n"}
+    gaps = cover(files).gaps
+    (name,) = set(gaps) - {"data"}
+    assert "sub" in name
+    assert gaps[name].startswith("it cannot be imported: ")
+
+
+def test_lazy_attribute_that_fails_is_a_gap(cover: Cover) -> None:
+    lazy = "def __getattr__(name):\n    raise RuntimeError(name)\n"
+    gaps = cover(
+        {"net.py": training("return lazy.f()", "from . import lazy"), "lazy.py": lazy}
+    ).gaps
+    assert gaps["pkg.lazy.f"] == "it cannot be imported: RuntimeError: f"
+
+
 def test_object_of_dasktune_is_named_without_its_module(cover: Cover) -> None:
     head = "import dasktune as dt\nX = object.__new__(dt.Study)\nY = dt.Space(lr=[0.1])"
     gaps = cover({"net.py": training("return X, Y", head)}).gaps
