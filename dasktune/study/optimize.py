@@ -46,6 +46,7 @@ from dasktune.results.rules import refuse_other_rule
 from dasktune.results.summary import savings_line
 from dasktune.results.withdrawn import RETRAIN, merged_results
 from dasktune.space import contradictions
+from dasktune.storage.database.schema import StageRow
 from dasktune.study.additions import StudyAdditions, recorder_of
 from dasktune.study.ask_tell import Opened
 from dasktune.study.callbacks import Announcer, Callback, Mirroring
@@ -485,10 +486,12 @@ class Optimizer:
         *,
         client: Client | None = None,
         workers: int | None = None,
+        last_line: bool = True,
     ) -> Metrics:
         """Train one configuration to `steps`, now, and return its metrics [Hippo Fig. 11].
 
-        It becomes a trial of the study, and reuses the stored states of other trials.
+        It becomes a trial of the study. If its metrics at this step are stored, these are the
+        answer; else it is trained, from the last stored state of any trial that it shares.
 
         Parameters
         ----------
@@ -496,6 +499,10 @@ class Optimizer:
             Values and sequences by name.
         steps
             Number of steps.
+        client, workers
+            As for `optimize`.
+        last_line
+            Print to standard error, at the end, where the metrics come from.
 
         Raises
         ------
@@ -506,6 +513,7 @@ class Optimizer:
         self._results.catch_up()
         refuse(_name_problems(hp, self._results.records.values()))
         place = self._results.history.place_of(tuner).number
+        earlier = {stage.attempt for stage in self._results.stages()}
         self.optimize(tuner, client=client, workers=workers, progress=False, last_line=False)
         records = self._results.records.values()
         number = next((record.number for record in records if record.tuner == place), None)
@@ -517,6 +525,9 @@ class Optimizer:
                 f"study {self._name!r}: evaluate was stopped before step {steps}; the same call "
                 "goes on where it was"
             )
+        if last_line:
+            stages = [row for row in self._results.stages() if row.attempt not in earlier]
+            sys.stderr.write(f"{self._name}: {_origin(stages, steps)}\n")
         return trial.metrics[trial.steps]
 
     def stop(self) -> bool:
@@ -695,6 +706,16 @@ class Optimizer:
         self._mirroring.open()
         begin = partial(begin_tuner, engine, place, self._inputs(place.tuner))
         return Opened(engine=engine, recorder=recorder_of(self._results), begin=begin)
+
+
+def _origin(stages: list[StageRow], steps: Step) -> str:
+    """Return where the metrics of a step come from, by the stages that ran for them."""
+    trained = sum(stage.steps for stage in stages)
+    if not trained:
+        return f"trained no step: the metrics of step {steps:,} are stored"
+    start = min(stage.start for stage in stages)
+    origin = f"from the stored state of step {start:,}" if start else "from the beginning"
+    return f"trained {trained:,} step{'s' if trained > 1 else ''} to step {steps:,}, {origin}"
 
 
 def _name_problems(hp: Mapping[str, object], records: Iterable[TrialRecord]) -> Iterator[str]:

@@ -518,7 +518,9 @@ def test_optimize_second_tuner_meanwhile_is_refused(tmp_path: Path, client: Clie
     study.close()
 
 
-def test_evaluate_trains_one_configuration_once(tmp_path: Path, client: Client) -> None:
+def test_evaluate_trains_one_configuration_once(
+    tmp_path: Path, client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
     study = make(tmp_path)
     metrics = study.evaluate({"lr": Constant(0.1)}, steps=4, client=client)
     assert metrics["loss"] == pytest.approx(0.9**8)
@@ -529,6 +531,15 @@ def test_evaluate_trains_one_configuration_once(tmp_path: Path, client: Client) 
     assert len(study.trials) == 1
     assert study.evaluate({"lr": 0.1}, steps=5, client=client)["loss"] == pytest.approx(0.9**10)
     assert steps_counted(tmp_path) == before + 1
+    study.evaluate({"lr": MultiStep(0.1, milestones=[4], gamma=0.5)}, steps=4, client=client)
+    assert steps_counted(tmp_path) == before + 1
+    study.evaluate({"lr": 0.1}, steps=7, client=client, last_line=False)
+    assert capsys.readouterr().err.splitlines() == [
+        "descent: trained 4 steps to step 4, from the beginning",
+        "descent: trained no step: the metrics of step 4 are stored",
+        "descent: trained 1 step to step 5, from the stored state of step 4",
+        "descent: trained no step: the metrics of step 4 are stored",
+    ]
     study.close()
 
 
