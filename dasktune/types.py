@@ -94,7 +94,7 @@ def refuse_unknown_value(name: object, known: Mapping[str, object]) -> NoReturn:
         Always.
     """
     names = ", ".join(sorted(known)) or "(none)"
-    raise UnknownValueError(f"unknown hyper-parameter {name!r}; the space has: {names}")
+    raise UnknownValueError(f"unknown hyper-parameter {name!r}; this trial has: {names}")
 
 
 _OF_LOSSES = frozenset({"loss", "error"})

@@ -26,7 +26,8 @@ _PROBES: Final = 8
 
 
 OF_A_RUN: Final = frozenset(
-    {"config", "device", "keep_fixed", "loader", "report", "seed", "state", "steps", "track"}
+    {"config", "device", "items", "keep_fixed", "keys", "loader", "report", "seed", "state"}
+    | {"step", "steps", "track", "values"}
 )
 """Names of a `dasktune.Run` at which the suggestions of a training function end."""
 
@@ -75,13 +76,36 @@ class Suggesting:
     def __getitem__(self, name: str) -> object:
         """Return a value that was suggested before."""
         if name not in self._asked:
-            raise _SuggestionsEnded
+            names = ", ".join(self._asked) or "(none)"
+            raise ConfigurationError(
+                f"the value of {name!r} must be suggested before it is read; suggested so far: "
+                f"{names}"
+            )
         return self._asked[name][1]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._asked or self._end()
+
+    def __iter__(self) -> NoReturn:
+        self._end()
+
+    def __len__(self) -> NoReturn:
+        self._end()
+
+    def get(self, name: str, default: object = None) -> object:
+        """Return a value that was suggested before; else the suggestions have ended."""
+        return self._asked[name][1] if name in self else default
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in OF_A_RUN:
-            raise _SuggestionsEnded
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            self._end()
+        raise AttributeError(
+            f"a value must be suggested by suggest_float, suggest_int or suggest_categorical, got "
+            f"{name!r}"
+        )
+
+    def _end(self) -> NoReturn:
+        raise _SuggestionsEnded
 
     def ended(self) -> dict[str, object]:
         """Return the hyper-parameters of a training function that has suggested all of them.

@@ -183,9 +183,10 @@ def _by_value(trainer_class: type) -> bytes:
     try:
         return dumps_by_value(trainer_class)
     except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
+        place = "the function itself" if hasattr(trainer_class, "function") else "build()"
         raise ConfigurationError(
-            f"{trainer_class.__qualname__} cannot be sent to workers: {error}; "
-            "make what it needs in build(), or install its package on the workers"
+            f"{trainer_class.__qualname__} cannot be sent to workers: {error}; make what it "
+            f"needs in {place}, or install its package on the workers"
         ) from error
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn, SupportsFloat
 
 import torch
 
@@ -25,6 +25,15 @@ from dasktune.types import Step, Value, refuse_unknown_value
 
 OPTIONS = ("version", "ignored_config", "harmless_differences", "deterministic", "threads")
 """Attributes of a function that its trainer takes over."""
+
+_HINTS = {
+    "should_prune": "; the tuner stops and pauses trials, leave it out",
+    "suggest_uniform": "; use run.suggest_float",
+    "suggest_loguniform": "; use run.suggest_float with log=True",
+    "params": "; run is a mapping of the values: run[name], dict(run)",
+    "number": "; what a trial computes must not depend on its number",
+}
+"""By name, what stands for an attribute of Optuna's trials."""
 
 
 class Run(Mapping[str, Value]):
@@ -79,7 +88,7 @@ class Run(Mapping[str, Value]):
         self._unused: dict[str, Value] = {}
         self.used: list[str] = []
         """The hyper-parameters that the loop has read, in the order of their names."""
-        self._is_looping = False
+        self._has_loop = self._is_looping = self._is_over = False
         self.step: Step = 0
         """Number of steps trained before the present one."""
         self.turns: Turns | None = None
@@ -87,6 +96,7 @@ class Run(Mapping[str, Value]):
     # ----------------------------------------------------------------- hyper-parameters
 
     def __getitem__(self, name: str) -> Value:
+        self._refuse_over(f"run[{name!r}]")
         if name not in self._values:
             refuse_unknown_value(name, self._values)
         if self._is_looping and name not in self.used:
@@ -101,6 +111,12 @@ class Run(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = _HINTS.get(name, "")
+        if not name.startswith("_") and name in self._values:
+            hint = f"; the value of this hyper-parameter is run[{name!r}]"
+        raise AttributeError(f"a run has no attribute {name!r}{hint}")
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the value of a hyper-parameter, or `default` if the run has none of that name."""
@@ -150,8 +166,8 @@ class Run(Mapping[str, Value]):
             known = ", ".join(sorted(self._values))
             raise UnknownValueError(
                 f"the value of {name!r} must be suggested before the run is used otherwise "
-                "(run.loader, run.track, run.steps and so on), or be in the tuner's space; the "
-                f"space has: {known}"
+                "(run.loader, run.track, run.steps and so on), or be in the tuner's space; "
+                f"this trial has: {known}"
             )
         value = self._values[name]
         if isinstance(domain, Choice):
@@ -185,6 +201,7 @@ class Run(Mapping[str, Value]):
         StateError
             If an object is a loader that Accelerate has prepared.
         """
+        self._refuse_over("run.track")
         if self._is_looping:
             raise TrainerError("run.track must be called before the loop over run.steps()")
         names = _names_in(sys._getframe(1), objects)
@@ -241,43 +258,72 @@ class Run(Mapping[str, Value]):
 
     # -------------------------------------------------------------------------- the loop
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self, *arguments: object) -> Iterator[Step]:
         """Yield the number of the steps before, at the beginning of each step.
 
         All between two turns of the loop is one step. The loop never ends by itself: how far
         a trial is trained is the tuner's choice, and a trial that has paused may go on. What
         stands behind the loop is never run; ``finally`` blocks are.
 
+        Parameters
+        ----------
+        arguments
+            None is taken.
+
         Raises
         ------
         TrainerError
-            If an object of the function has a state and is not tracked, or a value has
-            changed and was not used.
+            If there is another loop, an object of the function has a state and is not tracked,
+            or a value has changed and was not used.
         """
-        if self._is_looping:
+        if arguments:
+            raise TrainerError(
+                f"run.steps() must get no arguments, got {arguments[0]!r}: how far a trial is "
+                "trained is the tuner's choice, up to its max_steps"
+            )
+        self._refuse_over("run.steps()")
+        if self._has_loop:
             raise TrainerError("a function must have one loop over run.steps(), got a second one")
         if self.turns is None:
             raise TrainerError("run.steps() must be used while the training runs")
+        self._has_loop = True
+        return self._loop(self.turns)
+
+    def _loop(self, turns: Turns) -> Iterator[Step]:
         self._is_looping = True
         while True:
             self.variables.look_from(sys._getframe(1), __name__)
             if self.step <= 1:
                 known = (*self.tracked.values(), *self._fixed)
                 refuse_untracked(self.variables, known, self, is_first=not self.step)
-            self.turns.pause()
+            turns.pause()
             yield self.step
             self.step += 1
             self._refuse_unused()
 
-    def report(self, **metrics: Any) -> None:
-        """Give the metrics of the present step, as names and numbers."""
+    def report(self, *values: object, **metrics: Any) -> None:
+        """Give the metrics of the present step, as names and numbers.
+
+        Parameters
+        ----------
+        values
+            None is taken: each number has a name.
+        metrics
+            Python, NumPy or torch scalars by name, such as ``loss=0.1``.
+        """
+        self._refuse_over("run.report")
         if not self._is_looping:
             raise TrainerError("run.report must be called in the loop over run.steps()")
+        if values or not metrics:
+            got = f"{values[0]!r} without a name" if values else "none"
+            raise TrainerError(
+                f"run.report must get metrics by name, such as run.report(loss=0.1), got {got}"
+            )
         for name, value in metrics.items():
-            if shape := tuple(getattr(value, "shape", ())):
-                raise TrainerError(
-                    f"run.report: metric {name!r} must be a number, got an array of shape {shape}"
-                )
+            shape = tuple(getattr(value, "shape", ()))
+            if shape or not isinstance(value, SupportsFloat):
+                got = f"an array of shape {shape}" if shape else f"{value!r}"
+                raise TrainerError(f"run.report: metric {name!r} must be a number, got {got}")
         self.metrics |= {
             # A copy: the step may go on, and change a tensor.
             name: value.detach().clone() if isinstance(value, torch.Tensor) else value
@@ -294,6 +340,11 @@ class Run(Mapping[str, Value]):
             is_used = self._set_in_tracked(name, before, value)
             if not is_used and name not in self.used:
                 self._unused[name] = value
+
+    def end(self) -> None:
+        """Note that the function has ended: from now on its run is of no use."""
+        self._is_over = True
+        self.variables.end()
 
     def begin(self, values: Mapping[str, Value]) -> None:
         """Take over the values of the first step, or of the last one before the run goes on."""
@@ -334,6 +385,13 @@ class Run(Mapping[str, Value]):
             elif isinstance(item, ResumableLoader) and name == "batch_size":
                 yield from [(item, None)] if item.batch_size == value else []
 
+    def _refuse_over(self, use: str) -> None:
+        if self._is_over:
+            raise TrainerError(
+                f"{use} must be used in the training function, while it runs: it has ended, and "
+                "its values are gone"
+            )
+
     def _refuse_unused(self) -> None:
         unused = sorted(name for name in self._unused if name not in self.used)
         self._unused.clear()
@@ -371,7 +429,7 @@ class FunctionTrainer(TorchTrainer):
             try:
                 function(run)
             finally:
-                run.variables.end()
+                run.end()
 
         run.turns = Turns(body)
         # The thread does not know the trainer: it would keep it alive, and wait for ever.
@@ -402,7 +460,8 @@ class FunctionTrainer(TorchTrainer):
         """Return the metrics that the last step reported."""
         if not self.run.metrics:
             raise TrainerError(
-                f"{type(self).function.__name__} must call run.report() in each step"
+                f"{type(self).function.__name__} must call run.report() in each step, got no "
+                f"report in step {self.run.step}"
             )
         return self.run.metrics
 

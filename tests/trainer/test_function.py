@@ -150,7 +150,7 @@ def test_reports_of_one_step_are_put_together():
 
 
 def refused(function, steps=4, **values):
-    with pytest.raises((TrainerError, StateError)) as error:
+    with pytest.raises((TrainerError, StateError, AttributeError)) as error:
         run_alone(trainer_of(function), values or {"lr": 0.1}, steps)
     return str(error.value)
 
@@ -160,7 +160,7 @@ def test_an_unknown_value_names_the_known_ones():
         run["rate"]
 
     assert refused(function, lr=0.1, width=3) == (
-        "unknown hyper-parameter 'rate'; the space has: lr, width"
+        "unknown hyper-parameter 'rate'; this trial has: lr, width"
     )
 
 
@@ -233,34 +233,55 @@ def test_a_number_is_not_tracked():
     assert "numbers, arrays and tensors belong into run.state" in refused(function)
 
 
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [
-        ("no loop", "must loop over run.steps(), it has ended"),
-        ("left", "must not leave the loop over run.steps()"),
-        ("two loops", "must have one loop over run.steps()"),
-        ("track late", "run.track must be called before the loop"),
-        ("report early", "run.report must be called in the loop"),
-        ("no report", "must call run.report() in each step"),
-    ],
-)
-def test_a_call_in_the_wrong_place_is_refused(place, words):
-    def function(run):
-        if place == "no loop":
-            return
-        if place == "report early":
-            run.report(loss=1)
-        for _ in run.steps():
-            if place == "left":
-                return
-            if place == "two loops":
-                next(iter(run.steps()))
-            if place == "track late":
-                run.track(nn.Linear(1, 1))
-            if place != "no report":
-                run.report(loss=1)
+MISUSES = {
+    "run['rate']": "unknown hyper-parameter 'rate'; this trial has: lr",
+    "run.lr": "a run has no attribute 'lr'; the value of this hyper-parameter is run['lr']",
+    "run.steps(10)": "run.steps() must get no arguments, got 10: how far a trial is trained is",
+    "a, b = run.steps(), run.steps()": "must have one loop over run.steps(), got a second one",
+    "return": "must loop over run.steps(), it has ended",
+    "run.report(loss=1)": "run.report must be called in the loop over run.steps()",
+    "LOOP: break": "must not leave the loop over run.steps(): how far a trial is trained is",
+    "LOOP: return 3": "must not leave the loop over run.steps(): how far a trial is trained is",
+    "LOOP: next(run.steps())": "must have one loop over run.steps(), got a second one",
+    "LOOP: run.track(nn.Linear(1, 1))": "run.track must be called before the loop",
+    "LOOP: run.loader(X, batch_size=2)": "run.track must be called before the loop",
+    "LOOP: run.suggest_float('lr', 0, 1)": "'lr' must be suggested before the loop over run",
+    "LOOP: run.should_prune()": "a run has no attribute 'should_prune'; the tuner stops and pauses",
+    "LOOP: pass": "must call run.report() in each step, got no report in step 1",
+    "LOOP: step or run.report(loss=1)": "in each step, got no report in step 2",
+    "LOOP: run.report()": "by name, such as run.report(loss=0.1), got none",
+    "LOOP: run.report(0.5, step)": "run.report(loss=0.1), got 0.5 without a name",
+    "LOOP: run.report(loss='1')": "run.report: metric 'loss' must be a number, got '1'",
+    "LOOP: run.report(loss=None)": "run.report: metric 'loss' must be a number, got None",
+    "LOOP: run.report(loss=X[0])": "must be a number, got an array of shape (3,)",
+}
+"""Bodies of training functions, and their messages."""
 
-    assert words in refused(function)
+
+@pytest.mark.parametrize("body", MISUSES)
+def test_each_misuse_of_a_run_has_its_message(body):
+    lines = body.removeprefix("LOOP: ")
+    if lines != body:
+        lines = f"for step in run.steps():\n        {lines}"
+    names = {"nn": nn, "X": X, "__name__": __name__}
+    exec(f"def function(run):\n    {lines}\n", names)
+    assert MISUSES[body] in refused(names["function"])
+
+
+def test_a_value_is_gone_once_the_function_has_ended():
+    runs = []
+
+    def function(run):
+        runs.append(run)
+        for _ in run.steps():
+            run.report(loss=run["lr"])
+
+    run_alone(function, {"lr": 0.1}, 1)
+    gc.collect()
+    (run,) = runs
+    for use in (lambda: run["lr"], run.steps, run.report, lambda: run.track(nn.Linear(1, 1))):
+        with pytest.raises(TrainerError, match="it has ended, and its values are gone"):
+            use()
 
 
 def test_the_users_exception_comes_with_its_line():

@@ -60,7 +60,7 @@ def test_a_run_ends_the_suggestions_with_all_else_that_it_has():
     assert all(hasattr(run, name) for name in OF_A_RUN)
     suggestions = {"suggest_float", "suggest_int", "suggest_categorical"}
     users = {name for name, each in vars(Run).items() if callable(each) and name[0] != "_"}
-    assert users - OF_A_RUN - suggestions == {"get", "change", "begin"}
+    assert users - OF_A_RUN - suggestions == {"get", "change", "begin", "end"}
     assert not OF_A_RUN & vars(Suggesting).keys()
 
 
@@ -113,6 +113,18 @@ def test_a_changing_value_is_suggested_as_it_begins():
     assert seen == [0.5, 0.5, 0.25]
 
 
+@pytest.mark.parametrize("use", [list, len, dict, lambda run: "b" in run, lambda run: run.get("b")])
+def test_a_look_at_all_values_ends_the_suggestions(use):
+    def function(run):
+        a = run.suggest_float("a", 0, 1)
+        assert run["a"] == run.get("a") == a
+        assert "a" in run
+        use(run)
+        run.suggest_float("b", 0, 1)
+
+    assert list(DefinedByRun(function).sample(np.random.default_rng(0)).params) == ["a"]
+
+
 def first_uses_the_run(run):
     run.track(nn.Linear(1, 1))
     run.suggest_float("lr", 0, 1)
@@ -123,9 +135,20 @@ def suggests_sequences(run):
     run.steps()
 
 
+def reads_before(run):
+    run.suggest_int("width", 1, 9)
+    run["lr"]
+
+
+def misspells(run):
+    run.suggest_uniform("lr", 0, 1)
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
+        (reads_before, "'lr' must be suggested before it is read; suggested so far: width"),
+        (misspells, "by suggest_float, suggest_int or suggest_categorical, got 'suggest_uniform'"),
         (first_uses_the_run, "must suggest its values before it uses its run otherwise"),
         (suggests_sequences, "lr: choices of a training function must be plain values"),
     ],
@@ -151,7 +174,7 @@ def test_a_late_suggestion_says_where_it_belongs():
     error = failing(lambda run: run.suggest_int("width", 1, 3))
     assert isinstance(error, UnknownValueError)
     assert str(error).startswith("the value of 'width' must be suggested before the run is used")
-    assert str(error).endswith("the space has: lr")
+    assert str(error).endswith("this trial has: lr")
     assert str(failing(lambda run: None)) == (
         "'lr' must be suggested before the loop over run.steps(); in the loop, run['lr'] is its "
         "value"
