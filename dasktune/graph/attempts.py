@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from dasktune.graph.plan import Node
@@ -28,6 +28,7 @@ class Attempt:
     A stage that several devices train has *lenders*: workers of the class of its own worker, each
     of which has left its devices to it and trains nothing else until the attempt has ended. Its
     own worker has rank 0 and is the one that saves and reports; the others follow in this order.
+    The `hosts` of all of them are kept, since a worker that is gone has none.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Attempt:
     knew: int = -1
     goes_to: str = ""
     lenders: tuple[str, ...] = ()
+    hosts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def workers(self) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ from dasktune.graph.events import (
     WorkerLost,
     WorkersJoined,
 )
-from dasktune.graph.frontier import Failure, Frontier
+from dasktune.graph.frontier import Failure, Frontier, Loss
 from dasktune.graph.gangs import workers_of
 from dasktune.graph.kept_speeds import KeptSpeed
 from dasktune.graph.matching import Matching, Unplaced
@@ -572,8 +572,13 @@ class Dispatcher:
         """
         node = attempt.node_at(min(attempt.position + 1, attempt.stop))
         work = self.frontier.work(node)
+        suspects = attempt.lenders if worker in self.slots else (worker,)
+        loss = Loss(
+            joins=self._placing.trust.joins,
+            suspects={each: attempt.hosts.get(each, "") for each in suspects},
+        )
         got_further = attempt.position > work.lost_at
-        work.losses = 1 if got_further else work.losses + 1
+        work.lost = (loss,) if got_further else (*work.lost, loss)
         work.lost_at = max(attempt.position, work.lost_at)
         if work.losses > self.options.losses_allowed:
             which = "one of its workers" if attempt.lenders else "its worker"
@@ -706,7 +711,8 @@ class Dispatcher:
         is_blamed = attempt.has_begun and not attempt.stopping
         if event.status == "lost" and attempt.lenders and is_blamed:
             # A lender is gone, which the driver may not have heard of yet.
-            self._blame(attempt, attempt.worker)
+            gone = (lender for lender in attempt.lenders if lender not in self.slots)
+            self._blame(attempt, next(gone, attempt.worker))
 
     def _forget_state(self, below: Node, step: Step) -> None:
         """Forget the state at a step on the way to a node, because it is gone."""

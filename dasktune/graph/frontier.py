@@ -53,6 +53,23 @@ class Failure:
     traceback: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """The loss of a stage with one of its workers.
+
+    Parameters
+    ----------
+    joins
+        The number of workers that had joined by then (`dasktune.graph.trust.Trust.joins`).
+    suspects
+        The worker, with its host, which is empty if it is not known; several workers of a gang as
+        long as the driver has not heard which of them is gone.
+    """
+
+    joins: int
+    suspects: Mapping[str, str]
+
+
 class Work:
     """The knowledge of the frontier about one node.
 
@@ -82,8 +99,8 @@ class Work:
     errors
         The gangs on which it raised and whose workers are trusted, by the step after which it did;
         a gang is there as often as it raised, its own worker first.
-    losses
-        How often in a row it was lost with a worker, no further than at `lost_at`.
+    lost
+        The times that it was lost with a worker in a row, no further than at `lost_at`.
     lost_at
         The furthest step at which it was lost with a worker.
     backlog
@@ -103,7 +120,7 @@ class Work:
         "heap",
         "left",
         "length",
-        "losses",
+        "lost",
         "lost_at",
         "priority",
         "pulls",
@@ -126,7 +143,7 @@ class Work:
         self.failed: Failure | None = None
         self.raised_on: dict[str, str] = {}
         self.errors: dict[Step, list[tuple[str, ...]]] = {}
-        self.losses = 0
+        self.lost: tuple[Loss, ...] = ()
         self.lost_at: Step = -1
         self.version = 0
         self.heap: list[Entry] = []
@@ -138,6 +155,11 @@ class Work:
         """The gangs of several trusted workers on which it raised."""
         errors = chain.from_iterable(self.errors.values())
         return frozenset(frozenset(gang) for gang in errors if len(gang) > 1)
+
+    @property
+    def losses(self) -> int:
+        """How often in a row it was lost with a worker."""
+        return len(self.lost)
 
 
 class Frontier:
@@ -264,7 +286,7 @@ class Frontier:
     def forgive(self, node: Node) -> None:
         """Forget that training of a node raised."""
         work = self.work(node)
-        work.failed, work.losses, work.lost_at = None, 0, -1
+        work.failed, work.lost, work.lost_at = None, (), -1
         work.raised_on.clear()
         work.errors.clear()
         self._raised.pop(node, None)
@@ -312,8 +334,8 @@ class Frontier:
         top.trained = min(bottom.trained, step)
         bottom.trained = max(bottom.trained, step)
         if bottom.lost_at < step:  # what it was lost in is the step after that
-            top.losses, top.lost_at = bottom.losses, bottom.lost_at
-            bottom.losses, bottom.lost_at = 0, -1
+            top.lost, top.lost_at = bottom.lost, bottom.lost_at
+            bottom.lost, bottom.lost_at = (), -1
         top.left = bottom.left
         top.raised_on = dict(bottom.raised_on)
         top.errors = {at: list(on) for at, on in bottom.errors.items() if at < step}
@@ -323,7 +345,7 @@ class Frontier:
     def settle(self, node: Node) -> None:
         """Handle the arrival of the state at a node's end: forget its attempt and its losses."""
         work = self.work(node)
-        work.attempt, work.losses, work.lost_at = None, 0, -1
+        work.attempt, work.lost, work.lost_at = None, (), -1
         self._raised.pop(node, None)
 
     def order(self, *, deepest_first: bool) -> None:

@@ -9,16 +9,20 @@ A gang begins once enough workers of a class are idle. Until then the first stag
 one keeps those that are: stages of one worker would find an idle one each time, and a gang never
 enough of them.
 
-Where a stage raises on a gang, nobody knows which of its workers is broken, if one is: those that
-were in every gang on which the stage raised are *suspects*. The next gang has as few of them as
-possible, so that no single broken worker fails a trial that others can train.
+Where a stage raises on a gang, nobody knows which of its workers is broken, if one is. The next
+gang is the one that trains the stage under most of the *explanations*: sets of a few workers, of
+which each gang that failed had one. If there is none left, the trial is the reason. Those that were
+in every such gang are *suspects*: others are waited for. So one or two broken workers fail no trial
+that others can train, if few gangs must be tried for that. Where a stage is lost with a worker,
+that worker is known, but it may come back under another name: the next gang has as few workers as
+possible that joined since, or that are of the same host.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from dasktune.graph.attempts import Attempt, Slot
@@ -62,6 +66,9 @@ class Gangs:
         What workers have, and which of them share a device: of each device a gang has one.
     host_of
         Gives the host of a worker; empty if it is not known.
+    most_broken
+        Number of broken workers that may be why a stage raises on several gangs. If there must be
+        more of them, its trial is the reason.
 
     Attributes
     ----------
@@ -82,6 +89,7 @@ class Gangs:
         matching: Matching,
         packing: Packing,
         host_of: Callable[[str], str],
+        most_broken: int,
     ) -> None:
         self.is_open = False
         self.waiting: list[Node] = []
@@ -92,6 +100,7 @@ class Gangs:
         self._matching = matching
         self._packing = packing
         self._host_of = host_of
+        self._most_broken = most_broken
         self._lent: dict[str, dict[str, Attempt]] = {}
         """The attempts that have each lender, by their ids: one, and those that carry it on."""
         self._counts: dict[Wanted, Counter[str]] = {}
@@ -183,13 +192,21 @@ class Gangs:
             if worker not in self.kept and self._is_free(worker, node.needs)
         )
 
-    def keep(self, node: Node, workers: Iterable[str], kind: str) -> None:
-        """Keep the idle workers of a class that could train a stage for that stage."""
+    def keep(
+        self, node: Node, workers: Iterable[str], kind: str, doubts: Collection[str] = ()
+    ) -> None:
+        """Keep the idle workers of a class that could train a stage for that stage.
+
+        Doubted workers are not kept if it waits for others.
+        """
         self.waiting.append(node)
+        waits_for_others = len(self._able(node, kind) - {*doubts}) >= self.workers_of(node)
         self.kept.update(
             worker
             for worker in workers
-            if self._slots[worker].kind == kind and self._matching.may_run(worker, node.needs)
+            if self._slots[worker].kind == kind
+            and self._matching.may_run(worker, node.needs)
+            and not (waits_for_others and worker in doubts)
         )
 
     def gather(
@@ -198,6 +215,7 @@ class Gangs:
         workers: Iterable[str],
         allowed: Iterable[Slot],
         failed: Collection[frozenset[str]],
+        doubts: Mapping[str, int],
     ) -> tuple[Slot, tuple[str, ...]] | None:
         """Return the own worker of a stage, and its lenders; None if too few are idle.
 
@@ -212,6 +230,9 @@ class Gangs:
             The slots of one class of which one may be its own.
         failed
             The gangs on which the stage raised: others are waited for, if there are others.
+        doubts
+            How much each worker is doubted with which the stage may be lost again: others are
+            waited for, if there are others.
         """
         own = {slot.worker: slot for slot in allowed if self._is_free(slot.worker, node.needs)}
         kinds = {slot.kind for slot in own.values()}
@@ -224,7 +245,9 @@ class Gangs:
         if not own or len({*own, *free}) < count:
             return None
         there = Counter(map(self._host_of, free))
-        blame = Counter(worker for gang in failed for worker in gang)
+        broken = explanations(failed, self._most_broken)
+        blame = Counter(doubts)
+        blame.update(worker for reason in broken for worker in reason)
 
         def distance(slot: Slot) -> tuple[int, int, bool, int]:
             near = there[self._host_of(slot.worker)]
@@ -243,32 +266,28 @@ class Gangs:
             return blame[worker], at != host, -there[at]
 
         others = sorted((each for each in free if each != first.worker), key=remoteness)
-        lenders = tuple(others[: count - 1])
-        if not failed:
-            return first, lenders
+        if not failed and not doubts:
+            return first, tuple(others[: count - 1])
         able = self._able(node, first.kind)
-        if self._has_untried(node, able, failed):
+        lenders = least_blamed(first.worker, others, count - 1, broken)
+        if {first.worker, *lenders} in failed and self._has_untried(node, able, failed):
             choices = combinations(others, count - 1)  # the best first; few of them have failed
             untried = (each for each in choices if {first.worker, *each} not in failed)
             lenders = next(untried, ())
-        suspects = frozenset.intersection(*failed)
+        suspects = doubts.keys() | (frozenset.intersection(*failed) if failed else ())
         least = max(0, count - len(able - suspects))
         waits = not lenders or len(suspects & {first.worker, *lenders}) > least
         return None if waits else (first, lenders)
 
-    def may_try_another(
-        self, node: Node, failed: Collection[frozenset[str]], *, most: int, most_suspected: int
-    ) -> bool:
+    def may_try_another(self, node: Node, failed: Collection[frozenset[str]], *, most: int) -> bool:
         """Whether a stage that raised on some gangs shall be tried on another one.
 
         Parameters
         ----------
-        most, most_suspected
-            The number of gangs that are tried: where no single worker can be the reason any more,
-            and where one can.
+        most
+            The number of gangs that are tried at most.
         """
-        suspects = frozenset.intersection(*failed) if failed else frozenset()
-        if len(failed) >= (most_suspected if suspects else most):
+        if len(failed) >= most or not explanations(failed, self._most_broken):
             return False
         kinds = dict.fromkeys(slot.kind for slot in self._usable())
         return any(self._has_untried(node, self._able(node, kind), failed) for kind in kinds)
@@ -293,3 +312,51 @@ class Gangs:
 
     def _is_free(self, worker: str, wanted: Wanted) -> bool:
         return self._may_join(worker, wanted) and not self._packing.company(worker)
+
+
+def explanations(failed: Collection[frozenset[str]], most: int) -> set[frozenset[str]]:
+    """Return the smallest sets of up to so many workers that are why some gangs failed, if broken.
+
+    Examples
+    --------
+    >>> gangs = [frozenset("ab"), frozenset("cd"), frozenset("bc")]
+    >>> sorted(map(sorted, explanations(gangs, 2)))
+    [['a', 'c'], ['b', 'c'], ['b', 'd']]
+    >>> explanations(gangs, 1)
+    set()
+    """
+    sizes = (set(_explanations(failed, size)) for size in range(most + 1))
+    return next(filter(None, sizes), set())
+
+
+def _explanations(failed: Collection[frozenset[str]], most: int) -> Iterator[frozenset[str]]:
+    gang = next(iter(failed), None)
+    if gang is None:
+        yield frozenset()
+        return
+    for worker in gang if most else ():
+        others = [other for other in failed if worker not in other]
+        for rest in _explanations(others, most - 1):
+            yield rest | {worker}
+
+
+def least_blamed(
+    first: str, others: Sequence[str], count: int, broken: Iterable[frozenset[str]]
+) -> tuple[str, ...]:
+    """Return so many workers which, with a first one, train a stage under most explanations.
+
+    They are chosen one after the other, of equal ones the first.
+
+    Examples
+    --------
+    >>> least_blamed("a", ["b", "c", "d"], 1, map(frozenset, ("ac", "bc", "bd")))
+    ('c',)
+    """
+    left = [reason for reason in broken if first not in reason]
+    chosen: list[str] = []
+    for _ in range(min(count, len(others))):
+        blame = Counter(worker for reason in left for worker in reason)
+        worker = min((each for each in others if each not in chosen), key=lambda at: blame[at])
+        left = [reason for reason in left if worker not in reason]
+        chosen.append(worker)
+    return tuple(chosen)

@@ -30,6 +30,9 @@ from dasktune.graph.speeds import Speeds
 from dasktune.graph.trust import Trust
 from dasktune.needs import NumericClass
 
+_MOST_DOUBTED = 3
+"""More than the doubt of a worker that joined after a loss, on the host of a lost one."""
+
 
 class Placement(NamedTuple):
     """A stage that shall begin, the slot that it gets, and the workers that are lent to it."""
@@ -79,6 +82,7 @@ class Placing:
             matching=self.matching,
             packing=self.packing,
             host_of=self.trust.host_of,
+            most_broken=options.workers_tried - 1,
         )
         self._frontier = frontier
         self._speeds = speeds
@@ -260,8 +264,7 @@ class Placing:
         """Whether a stage that raised on several workers may be trained by others together."""
         return self.gangs.may_try_another(
             *(node, self._frontier.work(node).gangs),
-            most=self._options.workers_tried,
-            most_suspected=self._options.most_workers_tried,
+            most=self._options.most_workers_tried,
         )
 
     def retire(self, worker: str) -> None:
@@ -429,7 +432,7 @@ class Placing:
             choice = self._gathered(node, slots, workers)
             if choice is not None:
                 return choice
-            self.gangs.keep(node, workers, slots[0].kind)
+            self.gangs.keep(node, workers, slots[0].kind, doubts=self._doubts(node))
             workers = [worker for worker in workers if worker not in self.gangs.kept]
         return None
 
@@ -439,9 +442,33 @@ class Placing:
         """Return a stage with one of some slots and what it takes else; None if it must wait."""
         if self.gangs.is_open and self.gangs.workers_of(node) > 1:
             work = self._frontier.work(node)
-            gang = self.gangs.gather(node, workers, slots, work.gangs if work.errors else ())
+            failed = work.gangs if work.errors else ()
+            gang = self.gangs.gather(node, workers, slots, failed, doubts=self._doubts(node))
             return None if gang is None else Placement(node, *gang)
         return Placement(node, next((slot for slot in slots if slot.last is node.parent), slots[0]))
+
+    def _doubts(self, node: Node) -> Counter[str]:
+        """Return the workers that are doubted for a stage which was lost with workers of its gang.
+
+        A broken worker that is lost may come back under another name. So those are doubted that
+        joined after the first loss, and those of the hosts of the lost ones if their class has
+        other hosts. As long as the driver has not heard which worker of a gang is gone, all of its
+        lenders are doubted most.
+        """
+        doubts: Counter[str] = Counter()
+        lost, hosts = self._frontier.work(node).lost, set()
+        for loss in lost:
+            gone = {host for worker, host in loss.suspects.items() if worker not in self.slots}
+            hosts |= gone - {""}
+            if not gone:
+                doubts.update(dict.fromkeys(loss.suspects, _MOST_DOUBTED))
+        there = {each for each in self.slots if hosts and self.trust.host_of(each) in hosts}
+        others = {self.slots[worker].kind for worker in self.slots.keys() - there}
+        doubts.update(worker for worker in there if self.slots[worker].kind in others)
+        if lost:
+            since = lost[0].joins
+            doubts.update(each for each in self.slots if self.trust.has_joined_since(each, since))
+        return doubts
 
     def _best(self, workers: Collection[str], now: float) -> tuple[Node, list[Slot]] | None:
         """Return the stage that should go first on some workers of one class, and the slots."""
@@ -791,6 +818,8 @@ class Placing:
             kind=slot.kind,
             lenders=lenders,
         )
+        if lenders:
+            attempt.hosts = {each: self.trust.host_of(each) for each in attempt.workers}
         self._attempts[attempt.id] = attempt
         if not self._is_in_turn(node, slot, after, now):
             self.packing.jump_queue(slot.worker)

@@ -57,6 +57,7 @@ class _Conduct:
     """The conduct of one worker: what it trained, and what raised on it in a row."""
 
     host: str
+    number: int
     has_trained: bool = False
     raised: dict[Place, None] = field(default_factory=dict)
     message: str = ""
@@ -80,12 +81,15 @@ class Trust:
 
     def __init__(self, got_past: Callable[[Place], bool]) -> None:
         self._got_past = got_past
+        self.joins = 0
+        """The number of workers that have joined so far."""
         self._conduct: dict[str, _Conduct] = {}
         self._aside: dict[str, None] = {}
 
     def join(self, worker: str, host: str) -> None:
         """Add a worker of which nothing is known yet."""
-        self._conduct[worker] = _Conduct(host)
+        self.joins += 1
+        self._conduct[worker] = _Conduct(host, self.joins)
 
     def lose(self, worker: str) -> None:
         """Forget a worker."""
@@ -110,6 +114,11 @@ class Trust:
         """Whether a worker was put aside, and has not ended a stage since."""
         conduct = self._conduct.get(worker)
         return conduct is not None and conduct.is_on_trial
+
+    def has_joined_since(self, worker: str, joins: int) -> bool:
+        """Whether a worker is there that joined after so many others."""
+        conduct = self._conduct.get(worker)
+        return conduct is not None and conduct.number > joins
 
     def has_trained(self, worker: str) -> bool:
         """Whether a worker is there that has trained a step."""

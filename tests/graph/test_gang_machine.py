@@ -131,7 +131,8 @@ class GangMachine(DispatcherMachine):
         kinds = Counter(map(self.kind_of, idle))
         for node in frontier.ready() if idle else ():
             count = self.count(node, node.start)
-            may_wait = frontier.work(node).raised_on and len(slots) > 1
+            work = frontier.work(node)
+            may_wait = (work.raised_on or work.lost) and len(slots) > 1
             assert may_wait or max(kinds.values(), default=0) < count, f"{node} waits"
 
     @invariant()

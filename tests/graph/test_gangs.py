@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -325,6 +326,74 @@ def test_failed_gang_is_tried_on_other_workers() -> None:
     assert table.tell(Failed(attempt="0-a", step=1, message="boom")) == [(1, "w2", "w3")]
 
 
+def place_of(worker: str) -> str:
+    """Return the place of a worker: it comes back there under another name."""
+    return worker.partition("-")[0]
+
+
+def losses(
+    broken: set[str], *, count: int = 4, hosts: int = 1, busy: int = 0, is_told_late: bool = False
+) -> tuple[int, list[Any]]:
+    """Return how often a trial on 2 devices is lost with a worker, and how it ends.
+
+    Each broken place kills its worker in this stage, and nothing else; another worker joins there.
+
+    Parameters
+    ----------
+    busy
+        How many workers train other stages, which end only when nothing else can go on.
+    is_told_late
+        Whether the driver hears of the end of the stage before it hears of the lost worker.
+    """
+    table = Table()
+    joined = {f"p{n}": f"h{n % hosts}" for n in range(count)}
+    table.tell(WorkersJoined(workers=[joins(f"{each}-0", joined[each]) for each in joined]))
+    others = [table.trial(1, until=4)[0][0] for _ in range(busy)]
+    said, lost = table.trial(2, priority=1.0), 0
+    while True:
+        if not said:
+            said = table.train(others.pop(0), 4)
+            continue
+        if said[0][0] == "fail":
+            return lost, said
+        ((attempt, *gang),) = said
+        if len(gang) == 1:  # another trial of one worker
+            others.append(attempt)
+            said = []
+            continue
+        dead = next((worker for worker in gang if place_of(worker) in broken), None)
+        if dead is None:
+            return lost, table.train(attempt, 8)
+        lost += 1
+        table.tell(Started(attempt=f"{attempt}-a"))
+        said = []
+        if dead != gang[0] and is_told_late:
+            said += table.ends(attempt, 0, "lost")
+        table.tell(WorkerGone(worker=dead))
+        if dead != gang[0] and not is_told_late:
+            said += table.ends(attempt, 0, "lost")
+        said += table.tell(WorkerLost(worker=dead))
+        place = place_of(dead)
+        said += table.tell(joins(f"{place}-{lost}", joined[place]))
+        said = [each for each in said if each[0] != "stop"]
+
+
+def joins(worker: str, host: str) -> WorkerJoined:
+    return WorkerJoined(worker=worker, host=host)
+
+
+@pytest.mark.parametrize("is_told_late", [False, True])
+@pytest.mark.parametrize("busy", [0, 1, 2])
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("broken", [*combinations(["p0", "p1", "p2", "p3"], 2)])
+def test_two_broken_workers_use_up_no_trials_losses(
+    broken: tuple[str, str], hosts: int, busy: int, is_told_late: bool
+) -> None:
+    lost, said = losses({*broken}, hosts=hosts, busy=busy, is_told_late=is_told_late)
+    assert [each for each in said if each[0] == "fail"] == []
+    assert lost <= 2 + is_told_late
+
+
 def tries(count: int, devices: int, *broken: str, step: Step) -> list[Any]:
     """Return the gangs of a trial on workers of which some raise, and how it ends."""
     table = Table(*workers(*(f"w{n}" for n in range(count))))
@@ -351,7 +420,19 @@ def test_one_broken_worker_fails_no_trial_that_others_train(
 
 
 @pytest.mark.parametrize("step", [0, 1])
-@pytest.mark.parametrize(("count", "devices", "most"), [(2, 2, 2), (3, 2, 3), (4, 2, 3), (8, 4, 3)])
+@pytest.mark.parametrize(("count", "devices"), [(4, 2), (5, 2), (8, 2), (6, 3), (8, 4)])
+def test_two_broken_workers_fail_no_trial_that_others_train(
+    count: int, devices: int, step: Step
+) -> None:
+    for broken in combinations([f"w{n}" for n in range(count)], 2):
+        gangs = tries(count, devices, *broken, step=step)
+        assert isinstance(gangs[-1], set), f"{broken} are broken: {gangs}"
+        assert gangs[-1].isdisjoint(broken)
+        assert len(gangs) <= 7
+
+
+@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize(("count", "devices", "most"), [(2, 2, 2), (3, 2, 3), (4, 2, 6), (8, 2, 3)])
 def test_trial_that_raises_in_every_gang_fails_soon(
     count: int, devices: int, most: int, step: Step
 ) -> None:
