@@ -2,7 +2,7 @@
 
 It goes to the database, for ``dasktune status``, and to the scheduler, for Prometheus. No decision
 rests on it: if it cannot be written, the driver logs that, and the run goes on. The same holds of
-the measured speeds, which are kept with it for later runs. With each heartbeat the driver also
+the measurements, which are kept with it for later runs. With each heartbeat the driver also
 reads whether somebody asked it to stop.
 """
 
@@ -91,7 +91,7 @@ class Heartbeat:
     waits
         How often the status is written.
     keeper
-        Keeps the speeds that the run measures; None keeps none.
+        Keeps what the run measures; None keeps none.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Heartbeat:
         row = replace(self._row, ended=now, how=how, message=message)
         self._write(last.to_row(row))
         if self._keeper is not None and not self._is_broken:
-            self._keeper.keep(self._engine.view.speeds)
+            self._keeper.keep(self._engine.view.kept)
         self._send(last, is_last=True)
 
     def use(self, client: Client) -> None:
@@ -213,7 +213,7 @@ class Heartbeat:
         self._write(self._status.to_row(self._row))
         self._send(self._status)
         if self._keeper is not None and not self._is_broken:
-            self._keeper.turn(lambda: view.speeds)
+            self._keeper.turn(lambda: view.kept)
         took, waits = time.monotonic() - began, self._waits
         pause = max(waits.heartbeat_seconds, took / waits.heartbeat_share)
         self._due = time.monotonic() + pause

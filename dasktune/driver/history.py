@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dasktune.algos.base import Tuner
 from dasktune.engine.event_log import KINDS, Record, ending_of, has_ended
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import StorageError
-from dasktune.graph.kept_speeds import KeptSpeed
+from dasktune.graph.kept_speeds import NOTHING_KEPT, KeptMeasurements
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import EventRow, TrialRow
 from dasktune.types import Direction, Step
@@ -92,7 +92,7 @@ class History:
             self.begun.extend(row.payload for row in rows if row.number < self.next_number)
         return self.next_number > before
 
-    def begin(self, run: str, place: int, speeds: Iterable[KeptSpeed] = ()) -> bool:
+    def begin(self, run: str, place: int, kept: KeptMeasurements = NOTHING_KEPT) -> bool:
         """Write that a run begins; return False if others have written since this was read.
 
         From then on every earlier driver finds the number of its next event taken: whoever
@@ -104,12 +104,14 @@ class History:
             The run's name.
         place
             The place of its tuner.
-        speeds
-            The speeds that it begins with: stages are placed by them.
+        kept
+            The measurements that it begins with: stages are placed by them.
         """
         payload: dict[str, object] = {"kind": BEGUN, "place": place, "run": run, "decisions": []}
-        if documents := [speed.to_json() for speed in speeds]:
-            payload["speeds"] = documents
+        if speeds := [speed.to_json() for speed in kept.speeds]:
+            payload["speeds"] = speeds
+        if factors := [factor.to_json() for factor in kept.factors]:
+            payload["packing"] = factors
         row = EventRow(study_id=self.study_id, number=self.next_number, payload=payload)
         try:
             self.database.write(Batch(events=[row]))

@@ -86,7 +86,7 @@ class StudyRun:
     weight
         See `dasktune.graph.shares.Claim`.
     keeper
-        Keeps the speeds that the run measures.
+        Keeps what the run measures.
     numerics
         How workers are told apart by their numeric classes; None takes all for one.
     """

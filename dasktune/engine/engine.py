@@ -45,7 +45,7 @@ from dasktune.graph.events import (
     Instruction,
     Saved,
 )
-from dasktune.graph.kept_speeds import KeptSpeed
+from dasktune.graph.kept_speeds import KeptMeasurements
 from dasktune.graph.view import RunView
 from dasktune.needs import Needs, NumericClass
 from dasktune.space import with_branches
@@ -187,12 +187,12 @@ class Engine:
         due = None if session is None or session.finished else session.tuner.due_seconds
         return None if due is None else due - self._clock_before
 
-    def recall(self, speeds: Iterable[KeptSpeed]) -> None:
-        """Begin a run with the speeds that earlier runs measured, before a tuner begins.
+    def recall(self, kept: KeptMeasurements) -> None:
+        """Begin a run with the measurements of earlier runs, before a tuner begins.
 
         Decisions of the dispatcher rest on them, so they belong into the event log.
         """
-        self._dispatcher.recall(speeds)
+        self._dispatcher.recall(kept)
 
     def begin(
         self,

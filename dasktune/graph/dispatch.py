@@ -48,7 +48,7 @@ from dasktune.graph.events import (
 )
 from dasktune.graph.frontier import Failure, Frontier, Loss
 from dasktune.graph.gangs import workers_of
-from dasktune.graph.kept_speeds import KeptSpeed
+from dasktune.graph.kept_speeds import KeptMeasurements
 from dasktune.graph.matching import Matching, Unplaced
 from dasktune.graph.packing import FactorChange, PackedModel
 from dasktune.graph.partings import parting
@@ -277,10 +277,16 @@ class Dispatcher:
         node = self.plan.node_at(trial, step)
         self.speeds.observe(node, steps=steps, seconds=seconds)
 
-    def recall(self, speeds: Iterable[KeptSpeed]) -> None:
-        """Begin a run with the speeds that earlier runs measured, and no others."""
-        self.speeds.recall(speeds)
+    def recall(self, kept: KeptMeasurements) -> None:
+        """Begin a run with the measurements of earlier runs, and no others."""
+        self.speeds.recall(kept.speeds)
+        self._placing.packing.recall(kept.factors)
         self.frontier.reweigh()
+
+    @property
+    def kept(self) -> KeptMeasurements:
+        """The measurements of the run, for later ones."""
+        return KeptMeasurements(tuple(self.speeds.kept), tuple(self._placing.packing.kept))
 
     @property
     def starts(self) -> Iterator[Place]:

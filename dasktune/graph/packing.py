@@ -16,7 +16,7 @@ from typing import Any
 
 from dasktune.graph.attempts import Attempt
 from dasktune.graph.events import WorkerJoined
-from dasktune.graph.kept_speeds import Model
+from dasktune.graph.kept_speeds import KeptFactor, Model
 from dasktune.graph.plan import Node
 from dasktune.types import Step
 
@@ -102,6 +102,37 @@ class PackingFactor:
         self._wary = 0
         self._rates: dict[int, Samples] = {}
         self._settled: float | None = None
+        self._has_learned = False
+
+    @classmethod
+    def recall(cls, kept: KeptFactor) -> PackingFactor:
+        """Return a factor as earlier runs learned it; their rates weigh as one measurement each."""
+        factor = cls()
+        factor.kept = kept.together
+        factor.most = math.inf if kept.most is None else kept.most
+        factor._fits = math.inf if kept.fits is None else kept.fits
+        for together, rate in kept.rates:
+            factor._rates.setdefault(together, Samples()).add(rate)
+        if kept.most is not None and kept.together in factor._rates:
+            factor._settled = factor._rates[kept.together].mean
+        return factor
+
+    def keep(self, model: Model, kind: str, nbytes: int) -> KeptFactor | None:
+        """Return it for later runs, with the memory of one stage; None without measurements.
+
+        A lost worker leaves a doubt for some measurements only, which is not kept.
+        """
+        if not self._has_learned:
+            return None
+        return KeptFactor(
+            model=model,
+            kind=kind,
+            together=self.kept,
+            most=None if self.most == math.inf else int(self.most),
+            fits=None if self._fits == math.inf else int(self._fits),
+            rates=tuple((each, math.exp(rates.mean)) for each, rates in self._rates.items()),
+            nbytes=nbytes,
+        )
 
     @property
     def fits(self) -> float:
@@ -125,6 +156,7 @@ class PackingFactor:
 
     def observe(self, together: int, *, steps: int, seconds: float) -> None:
         """Add a measurement of one of several stages that ran together."""
+        self._has_learned = True
         self._wary = max(0, self._wary - 1)
         self._rates.setdefault(together, Samples()).add(steps / seconds)
         if self._has_changed():
@@ -135,6 +167,7 @@ class PackingFactor:
 
     def outgrew(self, together: int) -> None:
         """Note that so many ran out of memory together."""
+        self._has_learned = True
         self._fits = min(self._fits, max(1, together - 1))
         self._shrink()
 
@@ -387,6 +420,24 @@ class Packing:
         ]
         known.sort(key=lambda each: (-each.together, each.kind, each.model))
         return known[:MOST_PACKED]
+
+    def recall(self, factors: Iterable[KeptFactor]) -> None:
+        """Forget what was learned, and begin with what earlier runs have learned."""
+        self._factors.clear()
+        self._peaks.clear()
+        for each in factors:
+            pair = each.model, each.kind
+            self._factors[pair] = PackingFactor.recall(each)
+            if each.nbytes:
+                self._peaks[pair] = each.nbytes
+
+    @property
+    def kept(self) -> list[KeptFactor]:
+        """The factors of which this run has learned something, for later runs."""
+        factors = (
+            factor.keep(*pair, self._peaks.get(pair, 0)) for pair, factor in self._factors.items()
+        )
+        return [factor for factor in factors if factor is not None]
 
     def clear(self) -> None:
         """Forget all workers; what was learned stays."""

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.frontier import is_ready, start_of
-from dasktune.graph.kept_speeds import KeptSpeed
+from dasktune.graph.kept_speeds import KeptMeasurements
 from dasktune.graph.matching import Wanted
 from dasktune.graph.packing import FactorChange, PackedModel
 from dasktune.graph.plan import Node, Place, SearchPlan, nodes_along
@@ -463,9 +463,9 @@ class RunView:
         return self._dispatcher.speeds.seconds_per_step(node, kind)
 
     @property
-    def speeds(self) -> list[KeptSpeed]:
-        """The speeds of models on classes that the run has measured."""
-        return self._dispatcher.speeds.kept
+    def kept(self) -> KeptMeasurements:
+        """The measurements of the run by model and class, for later runs."""
+        return self._dispatcher.kept
 
     def count_ready(self, most: int) -> int:
         """Return how many stages could start now, counted up to `most`."""

@@ -39,7 +39,7 @@ from dasktune.engine.timeouts import STOP_AGAIN_SECONDS, Timeouts
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, StorageError, TrainerError, refuse, unknown
 from dasktune.graph.audits import audit_problems
-from dasktune.graph.kept_speeds import KeptSpeed
+from dasktune.graph.kept_speeds import NOTHING_KEPT, KeptMeasurements
 from dasktune.results.keep import kept_elsewhere
 from dasktune.results.results import StudyResults
 from dasktune.results.rules import refuse_other_rule
@@ -78,13 +78,13 @@ GOES_ON = "once that is mended, the same call or command goes on where it was"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Beginning:
-    """A run that begins: its name, its tuner's place, what it may use, and the speeds it knows."""
+    """A run that begins: its name, its tuner's place, what it may use, and what it knows."""
 
     run: str
     place: TunerPlace
     meter: Meter
     keeper: SpeedKeeper
-    speeds: tuple[KeptSpeed, ...] = ()
+    kept: KeptMeasurements = NOTHING_KEPT
 
 
 class Optimizer:
@@ -443,11 +443,11 @@ class Optimizer:
 
     def _take_over(self, tuner: Tuner, beginning: _Beginning) -> _Beginning:
         """Begin a run: from now on, an earlier driver that still runs elsewhere cannot write."""
-        place, speeds = beginning.place, tuple(beginning.keeper.recall())
-        while not self._results.history.begin(beginning.run, place.number, speeds):
+        place, kept = beginning.place, beginning.keeper.recall()
+        while not self._results.history.begin(beginning.run, place.number, kept):
             self._results.catch_up()
             place = self._place_of(tuner)
-        return replace(beginning, place=place, speeds=speeds)
+        return replace(beginning, place=place, kept=kept)
 
     def _is_alone(self, allow_failed_check: bool) -> bool:
         """Whether an audit of the study has found a difference, so that nothing is merged."""
@@ -610,7 +610,7 @@ class Optimizer:
         results, run, place = self._results, beginning.run, beginning.place
         results.is_current = False  # until all decisions have been written
         engine = self.engine(is_alone=is_alone)
-        engine.recall(beginning.speeds)
+        engine.recall(beginning.kept)
         merges = results.options.merge and not is_alone
         started = StudyRun(
             study=self._name,

@@ -144,7 +144,7 @@ class Bench:
                     self.dispatcher.plan.learn(leaf, step, is_stored=True)
                 for step, metrics in node.metrics.items():
                     self.dispatcher.plan.learn(leaf, step, metrics=metrics)
-        self.engine.recall(before.engine.view.speeds)
+        self.engine.recall(before.engine.view.kept)
         self.take(self.engine.resume(tuner, place=0, records=before.log, now=0.0))
         return self
 

@@ -21,7 +21,7 @@ from dasktune.graph.events import (
     TrainingEnded,
     WorkerJoined,
 )
-from dasktune.graph.kept_speeds import KeptSpeed
+from dasktune.graph.kept_speeds import KeptMeasurements, KeptSpeed
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.speeds import Speeds
@@ -133,7 +133,7 @@ def test_invalid_document_is_refused(wrong: Mapping[str, object]) -> None:
 def played(speeds: list[KeptSpeed]) -> list[str]:
     """Return the instructions of a run on both classes that begins with these speeds."""
     dispatcher = Dispatcher(root_key("played", 0))
-    dispatcher.recall(speeds)
+    dispatcher.recall(KeptMeasurements(tuple(speeds)))
     orders: list[Instruction] = []
     for width in (1, 0, 1, 0, 0, 1):
         trial = len(dispatcher.plan.paths)

@@ -24,7 +24,7 @@ from dasktune.graph.events import (
     WorkerJoined,
     WorkerLost,
 )
-from dasktune.graph.kept_speeds import KeptSpeed
+from dasktune.graph.kept_speeds import KeptFactor, KeptMeasurements, KeptSpeed
 from dasktune.graph.keys import root_key
 from dasktune.graph.packing import LEAST_SAMPLES, MOST_SAMPLES, PackedModel, PackingFactor
 from dasktune.needs import Needs
@@ -231,6 +231,83 @@ def test_packed_models_tell_their_number_and_gain() -> None:
     assert str(alone) == "1 trial trains alone on each H100 with model=0"
 
 
+def test_next_run_begins_with_the_packing_factors_of_the_last() -> None:
+    first = Device(lambda n: min(n, 3), kinds=["H100"])
+    first.ask(range(120))
+    first.train()
+    (factor,) = first.dispatcher.kept.factors
+    assert (factor.kind, factor.together, factor.most, factor.fits) == ("H100", 3, 3, None)
+    assert factor.nbytes == GIB
+    assert dict(factor.rates) == pytest.approx({1: 1.0, 2: 1.0, 3: 1.0, 4: 0.75}, rel=0.2)
+    second = Device(lambda n: min(n, 3), kinds=["H100"])
+    second.dispatcher.recall(KeptMeasurements(factors=(KeptFactor.from_json(factor.to_json()),)))
+    assert second.dispatcher.kept.factors == (), "nothing was learned in this run"
+    second.ask(range(60))
+    assert len(second.running) == 3
+    second.train()
+    assert second.together == [3] * 58 + [2, 1]
+    (again,) = second.dispatcher.kept.factors
+    assert (again.together, again.most) == (3, 3)
+    assert str(second.dispatcher.packed[0]).startswith("3 trials train together on each H100")
+
+
+def test_kept_factor_is_learned_anew_where_speeds_changed() -> None:
+    factor = PackingFactor()
+    learn(factor, lambda n: 1.0, 50)
+    kept = factor.keep((), "", 0)
+    assert kept is not None
+    assert (kept.together, kept.most) == (1, 1)
+    recalled = PackingFactor.recall(kept)
+    assert learn(recalled, lambda n: 1.0, 50) == [1] * 50
+    recalled = PackingFactor.recall(kept)
+    learn(recalled, lambda n: 4.0 * n, 200)
+    assert recalled.kept > 2
+
+
+def test_kept_factor_knows_what_did_not_fit() -> None:
+    factor = PackingFactor()
+    learn(factor, float, 60)
+    together = factor.kept
+    factor.outgrew(together)
+    kept = factor.keep((), "", 0)
+    assert kept is not None
+    assert kept.fits == kept.together == together - 1
+    recalled = PackingFactor.recall(kept)
+    assert max(learn(recalled, float, 100)) == together - 1
+
+
+def test_factor_of_one_worker_alone_leaves_the_kept_number() -> None:
+    device = Device(float, workers=1)
+    model = (("model", 0),)
+    kept = KeptFactor(model=model, kind="", together=3, most=3, rates=((3, 0.9),), nbytes=GIB)
+    device.dispatcher.recall(KeptMeasurements(factors=(kept,)))
+    device.ask(range(9))
+    device.train()
+    (factor,) = device.dispatcher.kept.factors
+    assert (factor.together, factor.most) == (3, 3)
+    assert dict(factor.rates).keys() == {1, 3}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"together": 0},
+        {"most": 1},
+        {"fits": 1},
+        {"rates": [[0, 1.0]]},
+        {"rates": [[1, 0.0]]},
+        {"rates": [["1", 1.0]]},
+        {"nbytes": -1},
+        {"kind": None},
+    ],
+)
+def test_invalid_factor_is_refused(wrong: Mapping[str, object]) -> None:
+    document = KeptFactor(model=(), kind="", together=2).to_json()
+    assert KeptFactor.from_json(document).together == 2
+    with pytest.raises(ValueError, match=r"packing factor|must be"):
+        KeptFactor.from_json({**document, **wrong})
+
+
 def test_one_device_tries_what_is_not_known_yet() -> None:
     device = Device(lambda n: 1.0, devices=3)
     device.ask(range(120))
@@ -330,7 +407,7 @@ def test_stages_that_wait_for_another_class_empty_no_device() -> None:
         for kind in device.kinds
         for each in [slowness({"model": model}, kind)]
     ]
-    device.dispatcher.recall(known)
+    device.dispatcher.recall(KeptMeasurements(tuple(known)))
     for trial in range(600):
         device.ask([trial], model=trial % 2)
     on_slow = []
@@ -398,6 +475,22 @@ def test_beside_other_studies_one_worker_of_a_device_trains() -> None:
     device.ask(range(4))
     assert [*device.running] == ["w0"]
     assert len([*device.dispatcher.withheld]) == 7
+
+
+def test_kept_factor_waits_while_other_studies_share_the_cluster() -> None:
+    device = Device(lambda n: min(n, 3), devices=2)
+    kept = KeptFactor(model=(("model", 0),), kind="", together=3, most=3, nbytes=GIB)
+    device.dispatcher.recall(KeptMeasurements(factors=(kept,)))
+    device.dispatcher.handle(Lent(workers=frozenset({"w0", "w1", "w2", "w5"})), 0.0)
+    device.ask(range(30))
+    assert sorted(device.running) == ["w0", "w1"], "one worker of each device"
+    for _ in range(8):
+        device.end_next()
+    assert set(device.together) == {1}
+    device.go_on(device.dispatcher.handle(Lent(workers=None), device.now))
+    assert len(device.running) == 6, "three on each device, once the other study has ended"
+    device.train()
+    assert device.dispatcher.steps_executed == 30 * STEPS
 
 
 def test_an_audit_has_a_device_alone_until_stages_may_share_it() -> None:

@@ -27,6 +27,7 @@ from dasktune.storage.database.insertions import INSERTS, insertions, write_rows
 from dasktune.storage.database.schema import (
     CheckpointRow,
     EventRow,
+    FactorRow,
     MetricRow,
     NoteRow,
     RunRow,
@@ -52,6 +53,7 @@ _warned: set[Path] = set()
 """The files that this process has checked for network file systems."""
 
 Row = TypeVar("Row")
+MeasuredRow = TypeVar("MeasuredRow", SpeedRow, FactorRow)
 Key = TypeVar("Key", str, int)
 
 
@@ -355,26 +357,36 @@ class Database:
         """
         self._do(schema.verdicts.insert().values(asdict(row)))
 
-    def write_speeds(self, rows: Iterable[SpeedRow]) -> None:
-        """Write speeds of models on classes, in one transaction.
+    def write_kept(self, speeds: Iterable[SpeedRow], factors: Iterable[FactorRow]) -> None:
+        """Write speeds and packing factors of models on classes, in one transaction.
 
         Raises
         ------
         StorageError
             If they cannot be written.
         """
-        values = [asdict(row) for row in rows]
-        if not values:
-            return
-        insert = INSERTS[self._connections.dialect](schema.speeds)
-        changed = {name: insert.excluded[name] for name in ("seconds", "steps", "measured")}
-        keys = ["fingerprint", "key"]
-        upsert = insert.on_conflict_do_update(index_elements=keys, set_=changed)
+        tables = ((schema.speeds, [*speeds]), (schema.factors, [*factors]))
+        upserts = [
+            (self._upsert(table), [asdict(row) for row in rows]) for table, rows in tables if rows
+        ]
 
         def work(connection: sa.Connection) -> None:
-            connection.execute(upsert, values)
+            for upsert, values in upserts:
+                connection.execute(upsert, values)
 
-        self._connections.run(work)
+        if upserts:
+            self._connections.run(work)
+
+    def _upsert(self, table: sa.Table) -> sa.Executable:
+        """Return the statement that writes rows in place of those with the same primary key."""
+        insert = INSERTS[self._connections.dialect](table)
+        changed = {
+            column.name: insert.excluded[column.name]
+            for column in table.columns
+            if not column.primary_key
+        }
+        keys = [column.name for column in table.primary_key]
+        return insert.on_conflict_do_update(index_elements=keys, set_=changed)
 
     def forget_checkpoints(self, keys: Iterable[str]) -> None:
         """Remove the rows of evicted or corrupt checkpoints."""
@@ -462,10 +474,19 @@ class Database:
 
     def speeds(self, fingerprint: str, most: int) -> list[SpeedRow]:
         """Return at most `most` speeds for a fingerprint, the last measured first."""
-        table = schema.speeds
-        query = sa.select(*columns_of(SpeedRow, table)).where(table.c.fingerprint == fingerprint)
+        return self._latest(SpeedRow, schema.speeds, fingerprint, most)
+
+    def factors(self, fingerprint: str, most: int) -> list[FactorRow]:
+        """Return at most `most` packing factors for a fingerprint, the last measured first."""
+        return self._latest(FactorRow, schema.factors, fingerprint, most)
+
+    def _latest(
+        self, row_type: type[MeasuredRow], table: sa.Table, fingerprint: str, most: int
+    ) -> list[MeasuredRow]:
+        """Return at most `most` rows of a fingerprint, the last measured first."""
+        query = sa.select(*columns_of(row_type, table)).where(table.c.fingerprint == fingerprint)
         latest = query.order_by(table.c.measured.desc(), table.c.key).limit(most)
-        return [SpeedRow(**row._mapping) for row in self._ask(latest)]
+        return [row_type(**row._mapping) for row in self._ask(latest)]
 
     def trials(self, study_id: int) -> Iterator[TrialRow]:
         """Return the trials of a study by number."""

@@ -18,7 +18,7 @@ from dasktune.errors import CorruptRecordError
 from dasktune.storage.database.columns import ExactFloat, JsonText, MetricsText
 from dasktune.types import Metrics, Step
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
 """Revisions of the tables, oldest first; `dasktune.storage.migrations` leads to the last."""
 
 META_VERSION = 3
@@ -282,6 +282,38 @@ class SpeedRow:
     measured: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactorRow:
+    """How many stages of a model train together on a device; a later row replaces it.
+
+    Parameters
+    ----------
+    fingerprint, key, model, kind, measured
+        As of `SpeedRow`.
+    together
+        The number.
+    most
+        The largest number that may be tried: one stage more did not pay. None if that is open.
+    fits
+        The largest number that has not run out of memory; None if none has.
+    rates
+        Pairs of a number of stages that trained together, and the steps a second of each.
+    nbytes
+        The most memory that a worker's process has held; 0 if unknown.
+    """
+
+    fingerprint: str
+    key: str
+    model: Any
+    kind: str
+    together: int
+    most: int | None
+    fits: int | None
+    rates: list[Any]
+    nbytes: int
+    measured: float
+
+
 meta = sa.Table(
     "dasktune_meta",
     metadata,
@@ -452,6 +484,22 @@ speeds = sa.Table(
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("seconds", sa.Double, nullable=False),
     sa.Column("steps", sa.Double, nullable=False),
+    sa.Column("measured", sa.Double, nullable=False),
+)
+
+
+factors = sa.Table(
+    "dasktune_packing",
+    metadata,
+    sa.Column("fingerprint", sa.String(128), primary_key=True),
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("model", JsonText, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("together", sa.Integer, nullable=False),
+    sa.Column("most", sa.Integer),
+    sa.Column("fits", sa.Integer),
+    sa.Column("rates", JsonText, nullable=False),
+    sa.Column("nbytes", sa.BigInteger, nullable=False),
     sa.Column("measured", sa.Double, nullable=False),
 )
 
