@@ -196,9 +196,15 @@ class Messages:
         self._sent: set[futures.Future[None]] = set()
 
     def control(
-        self, worker: str, attempt: str, *, save_at: int | None = None, stop_at: int | None = None
+        self,
+        worker: str,
+        attempt: str,
+        *,
+        save_at: int | None = None,
+        stop_at: int | None = None,
+        lost: str = "",
     ) -> None:
-        """Send a save-point, or a stop, to an attempt.
+        """Send a save-point, or a stop, to an attempt; with a stop, the lender that is lost.
 
         `SaveMissed` follows if the attempt was at its save-point before.
         """
@@ -207,7 +213,7 @@ class Messages:
             if save_at is not None and answer != "ok":
                 self._put(SaveMissed(attempt=attempt, step=save_at))
 
-        message = {"op": self._run, "attempt": attempt, "save_at": save_at}
+        message = {"op": self._run, "attempt": attempt, "save_at": save_at, "lost": lost}
         message["stop_at"] = -1 if stop_at is None else stop_at
         self._send(worker, message, receive)
 

@@ -429,7 +429,9 @@ class DaskRunner:
                 case SavePoint():
                     self._cluster.messages.control(order.worker, order.attempt, save_at=order.step)
                 case StopStage():
-                    self._cluster.messages.control(order.worker, order.attempt, stop_at=order.at)
+                    self._cluster.messages.control(
+                        order.worker, order.attempt, stop_at=order.at, lost=order.lost
+                    )
                 case RunPrediction() | RunAssessment():
                     self._predictions.add(order)
         if not self._is_draining:

@@ -567,7 +567,9 @@ class Dispatcher:
         lacking = [each for each in attempts if worker in each.lenders and not each.ended]
         blamed = [each for each in lacking if each.has_begun and not each.stopping]
         for attempt in lacking:
-            self._halt(attempt)
+            attempt.stopping = True
+            # Also if it was told to stop before: it may wait for the lender in its present step.
+            self._say(StopStage(attempt=attempt.id, worker=attempt.worker, lost=worker))
         return blamed
 
     def _blame(self, attempt: Attempt, worker: str) -> None:

@@ -356,11 +356,18 @@ class RunStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopStage:
-    """Stop an attempt at step `at`, or at its next step if None, and save there."""
+    """Stop an attempt at step `at`, or at its next step if None, and save there.
+
+    Parameters
+    ----------
+    lost
+        The lender that is gone, if that is why: its worker waits for it no longer. Empty otherwise.
+    """
 
     attempt: str
     worker: str
     at: Step | None = None
+    lost: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

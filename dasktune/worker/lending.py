@@ -12,6 +12,7 @@ import asyncio
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -21,6 +22,7 @@ from distributed.comm.core import Comm, connect
 from distributed.protocol.serialize import to_serialize
 
 from dasktune.engine.timeouts import LENT_LOOK_SECONDS
+from dasktune.worker import rank as ranks
 from dasktune.worker.peers import DivisionError, LenderLostError, OwnRank, ended
 
 _LENT: set[_Loan] = set()
@@ -50,6 +52,7 @@ class WorkerLenders:
         self._run = run
         self._on_lend = on_lend
         self._loop = asyncio.get_running_loop()
+        self._borrowed: weakref.WeakSet[LentRank] = weakref.WeakSet()
         self._is_closed = False
 
     @property
@@ -59,7 +62,15 @@ class WorkerLenders:
 
     def borrow(self, rank: int, lender: str) -> LentRank:
         """Start the process of a rank on another worker; called outside of the event loop."""
-        return LentRank(rank, lender, self._loop, self._connect)
+        borrowed = LentRank(rank, lender, self._loop, self._connect)
+        self._borrowed.add(borrowed)
+        return borrowed
+
+    def lose(self, lender: str) -> None:
+        """Handle the loss of a lender, to which a connection may still seem to be open."""
+        for borrowed in list(self._borrowed):
+            if borrowed.lender == lender:
+                borrowed.lose()
 
     async def _connect(self, rank: int, lender: str) -> Comm:
         comm: Comm = await connect(lender, **self._worker.connection_args)
@@ -173,9 +184,10 @@ class LentRank:
         self, rank: int, lender: str, loop: asyncio.AbstractEventLoop, connect: Callable[..., Any]
     ) -> None:
         self.rank = rank
-        self._lender = lender
+        self.lender = lender
         self._loop = loop
         self._connect = connect
+        self._is_closed = False
         self._orders: asyncio.Queue[Mapping[str, object]] = asyncio.Queue()
         self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._next: list[bytes | None] = []
@@ -187,7 +199,7 @@ class LentRank:
     def send_bytes(self, message: bytes, /) -> None:
         """Send an order."""
         if self._has_ended.is_set():
-            raise BrokenPipeError(f"worker {self._lender} is gone")
+            raise BrokenPipeError(f"worker {self.lender} is gone")
         self._send({"order": to_serialize(message)})
 
     def recv_bytes(self) -> bytes:
@@ -214,7 +226,7 @@ class LentRank:
         if self._code is not None:
             return ended(self.rank, self._code)
         return LenderLostError(
-            f"worker {self._lender}, which trained with this one, must stay, it is gone or has "
+            f"worker {self.lender}, which trained with this one, must stay, it is gone or has "
             "other work"
         )
 
@@ -224,8 +236,24 @@ class LentRank:
 
     def close(self) -> None:
         """Close the connection: the lender ends the process."""
+        self._is_closed = True
         with suppress(RuntimeError):  # the loop is closed, and every connection with it
             self._loop.call_soon_threadsafe(self._talking.cancel)
+
+    def lose(self) -> None:
+        """Wait no longer for the lender, which is gone."""
+        self._end()
+        self._talking.cancel()
+
+    def _end(self) -> None:
+        """Tell the thread that trains that nothing more comes, wherever it waits."""
+        is_lost = self._code is None and not (self._is_closed or self._has_ended.is_set())
+        self._has_ended.set()
+        self._answers.put(None)
+        if is_lost:
+            # It may wait for this process in a collective operation. A host that has vanished
+            # closes no connection, so that the operation would fail after minutes only.
+            ranks.interrupt()
 
     def join(self) -> None:
         """Return at once: the lender waits for the process before it trains anything else."""
@@ -237,7 +265,7 @@ class LentRank:
     async def _talk(self) -> None:
         """Send the orders and take the answers until the process or the lender is gone."""
         try:
-            comm = await self._connect(self.rank, self._lender)
+            comm = await self._connect(self.rank, self.lender)
             sending = asyncio.create_task(self._send_orders(comm))
             try:
                 await self._take_answers(comm)
@@ -247,8 +275,7 @@ class LentRank:
         except OSError:
             pass  # the lender is gone
         finally:
-            self._has_ended.set()
-            self._answers.put(None)
+            self._end()
 
     async def _send_orders(self, comm: Comm) -> None:
         with suppress(OSError):  # the end is met by who reads

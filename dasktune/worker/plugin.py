@@ -223,8 +223,12 @@ class StagePlugin(WorkerPlugin):
         """Send a message to the driver; from any thread."""
         self._worker.log_event(TOPIC, {"run": self.plan.run, "message": to_wire(message)})
 
-    async def _control(self, attempt: str, save_at: int | None, stop_at: int | None) -> str:
+    async def _control(
+        self, attempt: str, save_at: int | None, stop_at: int | None, lost: str = ""
+    ) -> str:
         """Take a save-point or a stop; called by the driver through the scheduler."""
+        if lost:
+            self._workers.lose(lost)
         control = self.host.control(attempt)
         if control is None:
             return "late"

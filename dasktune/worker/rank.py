@@ -13,10 +13,12 @@ import pickle
 import queue
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -177,6 +179,13 @@ def receive(wire: Wire) -> Any:
 CHOSEN: dict[str, str] = {}
 """The variables with the interface of a group that were set here, and not by the user."""
 
+_SOCKETS: dict[int, int] = {}
+"""The connections of this process's group: the inode of each by its descriptor.
+
+They are those that were opened while the group met. Another thread may have opened one at the
+same time, which is then closed, too, if a process of the group is lost.
+"""
+
 
 def meet(group: RankGroup, rank: int, listener: socket.socket | None = None) -> None:
     """Begin to talk with the other processes of a group; they all must do this together.
@@ -190,6 +199,8 @@ def meet(group: RankGroup, rank: int, listener: socket.socket | None = None) -> 
     """
     from torch import distributed
 
+    _SOCKETS.clear()
+    before = _open_sockets()
     limit = timedelta(seconds=group.seconds)
     store: Any
     match group.meeting:
@@ -216,6 +227,32 @@ def meet(group: RankGroup, rank: int, listener: socket.socket | None = None) -> 
     distributed.init_process_group(
         group.backend, store=store, rank=rank, world_size=group.size, timeout=limit
     )
+    known = before.values()
+    _SOCKETS.update({fd: inode for fd, inode in _open_sockets().items() if inode not in known})
+
+
+def interrupt() -> None:
+    """Have the collective operation of this process fail, and all that follow; from any thread.
+
+    Torch cannot do this for gloo, so the connections of the group are shut down.
+    """
+    now = _open_sockets()
+    for descriptor in [fd for fd, inode in _SOCKETS.items() if now.get(fd) == inode]:
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+            if connection.family in (socket.AF_INET, socket.AF_INET6):
+                connection.getpeername()  # fails where it only listens: gloo does not bear its end
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _open_sockets() -> dict[int, int]:
+    """Return the inode of each socket of this process by its descriptor."""
+    inodes = {}
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):  # closed meanwhile
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                inodes[int(name)] = status.st_ino
+    return inodes
 
 
 def _listen_on(interface: str | None) -> None:

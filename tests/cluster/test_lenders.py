@@ -221,6 +221,32 @@ def test_a_lender_that_dies_loses_the_attempt(tmp_path: Path) -> None:
         assert gang.run(again).status == "trained"
 
 
+def test_a_lender_that_hangs_is_given_up_at_once(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    with gang_of(Held, tmp_path / "states", 3) as gang, gate:
+        one, two = gang.lenders
+        pids = gang.client.run(os.getpid)
+        spec = replace(lent(0, 3, one, two, gate=str(gate.path)), saves=(1,))
+        receipt = gang.begin(spec)
+        assert gang.next(StateSaved).step == 1
+        lender = psutil.Process(pids[one])
+        # As a host that has vanished: connections stay open, and nobody answers.
+        hanging = [*lender.children(recursive=True), lender]
+        for process in hanging:
+            process.suspend()
+        try:
+            gate.open()
+            assert gang.order(attempt=spec.attempt, save_at=None, stop_at=-1, lost=one) == "ok"
+            ended = receipt_from_wire(receipt.result(timeout=PATIENCE))
+            assert (ended.status, ended.step) == ("lost", 1)
+        finally:
+            for process in hanging:
+                process.kill()
+        devices = Piecewise([3, 2], boundaries=[1])
+        again = lent(1, 3, two, devices=devices, gate=str(gate.path))
+        assert gang.run(again).status == "trained"
+
+
 def test_a_lender_leaves_when_the_stage_has_ended(tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     with gang_of(Held, tmp_path / "states", 2) as gang, gate:

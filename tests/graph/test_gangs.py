@@ -300,6 +300,17 @@ def test_lost_lender_repeats_its_stage_only(is_told_first: bool) -> None:
     assert (table.dispatcher.steps_executed, table.dispatcher.steps_repeated) == (11, 3)
 
 
+def test_gang_is_told_which_lender_it_waits_for_in_vain() -> None:
+    table = Table(*workers("w0", "w1", "w2"))
+    table.trial(3)
+    table.tell(Started(attempt="0-a"))
+    stops: list[tuple[str, str]] = []
+    for event in (WorkerLeaving(worker="w1"), WorkerLost(worker="w1"), WorkerLost(worker="w0")):
+        said = table.dispatcher.handle(event, 0.0)
+        stops += [(each.worker, each.lost) for each in said if isinstance(each, StopStage)]
+    assert stops == [("w0", ""), ("w0", "w1")]
+
+
 def test_stage_that_kills_its_lenders_fails_its_trial() -> None:
     table = Table(*workers(*(f"w{n}" for n in range(9))), losses_allowed=2)
     table.trial(2)
