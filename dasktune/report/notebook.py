@@ -35,8 +35,18 @@ MOST_TEXT = 300
 SHOWN_STEPS, MOST_SHOWN_STEPS = 60, 1000
 """Least and most steps that are shown of a sequence without an end."""
 
+MOST_PAGE = 4_000_000
+"""Most characters of a page within a cell, which is saved with the notebook."""
+
 SPACE_DEPTH = 4
 """Branches within branches that a table follows."""
+
+
+def page_html(page: str) -> str:
+    """Return a whole page as a part of another one; a large page as its size alone."""
+    if len(page) > MOST_PAGE:
+        return f"<p>a page of {len(page) / 1e6:.1f} MB, to be opened in a browser:</p>"
+    return f'<iframe srcdoc="{escape(page)}" width="100%" height="600" style="border:0"></iframe>'
 
 
 def sequence_html(sequence: Sequence) -> str:

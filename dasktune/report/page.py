@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from dasktune.report.curves import PlottedCurve, curves_of, draw_curves, points_
 from dasktune.report.fan import draw_fan
 from dasktune.report.formats import count, duration, number, percent
 from dasktune.report.gantt import draw_gantt
+from dasktune.report.notebook import page_html
 from dasktune.report.prospects import Prospects, prospects_of
 from dasktune.report.sequence_plot import sparkline
 from dasktune.report.svg import Svg, marks_css
@@ -131,6 +133,13 @@ def report_path(study: Any) -> Path:
     return (folder if folder.is_dir() else Path()) / name
 
 
+class ReportPath(type(Path())):  # type: ignore[misc]  # before Python 3.12, Path has no subclasses
+    """The path of a report; a notebook shows the page."""
+
+    def _repr_html_(self) -> str:
+        return f"{page_html(self.read_text(encoding='utf-8'))}<code>{escape(str(self))}</code>"
+
+
 def write_report(study: Any, path: Path) -> Path:
     """Write the report of a study, and return its path.
 
@@ -144,7 +153,7 @@ def write_report(study: Any, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     # A message may hold half a surrogate pair, for example of a file's name.
     path.write_text(render(gather(study)), encoding="utf-8", errors="backslashreplace")
-    return path
+    return ReportPath(path)
 
 
 def gather(study: Any) -> Content:

@@ -35,7 +35,7 @@ from dasktune.driver.run import (
 from dasktune.driver.speed_keeper import SpeedKeeper
 from dasktune.engine.engine import Engine, refuse_objectives
 from dasktune.engine.limits import Limits, Meter, Used
-from dasktune.engine.timeouts import STOP_AGAIN_SECONDS, Timeouts
+from dasktune.engine.timeouts import INTERRUPT_LOOK_SECONDS, STOP_AGAIN_SECONDS, Timeouts
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, StorageError, TrainerError, refuse, unknown
 from dasktune.graph.audits import audit_problems
@@ -304,7 +304,8 @@ class Optimizer:
         Raises
         ------
         asyncio.CancelledError
-            If the task is cancelled: once its running stages are saved.
+            If the task is cancelled: once its running stages are saved. An error of the run, such
+            as a state that cannot be saved, is raised in its place.
 
         Examples
         --------
@@ -312,12 +313,17 @@ class Optimizer:
         """
         run = asyncio.create_task(asyncio.to_thread(self.optimize, tuner, **options))
         try:
-            await asyncio.shield(run)
+            # In short waits: the kernel of a notebook notices an interrupt at the next event only.
+            while not run.done():
+                await asyncio.wait([run], timeout=INTERRUPT_LOOK_SECONDS)
+            await run
         except asyncio.CancelledError:
             # The thread may not have begun the run yet, so it is asked until it has ended.
             while not run.done():
                 self.stop()
                 await asyncio.wait([run], timeout=STOP_AGAIN_SECONDS)
+            if (error := run.exception()) is not None:
+                raise error from None
             raise
 
     def retry_failed(self) -> list[int]:

@@ -197,6 +197,8 @@ class Study:
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a self-contained HTML page about the study; return its path.
 
+        As the last value of a notebook's cell, the path shows the page.
+
         Parameters
         ----------
         path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,6 +18,7 @@ import dasktune as dt
 from dasktune.algos import Grid
 from dasktune.errors import ConfigurationError
 from dasktune.report.progress import CellOutput, in_notebook
+from tests.holding import PATIENCE
 from tests.toy_trainers import Adding
 
 SPACE = dt.Space(lr=[0.1, 0.2, 0.3])
@@ -137,8 +139,38 @@ def test_an_awaited_run_lets_others_go_on(tmp_path: Path) -> None:
     study.close()
 
 
+class Failing(Grid):
+    """Raises an error once the task that awaits it was cancelled."""
+
+    begun, cancelled = threading.Event(), threading.Event()
+
+    def tell(self, report: dt.types.Report) -> list[dt.types.Decision]:
+        self.begun.set()
+        assert self.cancelled.wait(PATIENCE)
+        raise ZeroDivisionError
+
+
+def test_a_cancelled_run_does_not_lose_an_error(tmp_path: Path) -> None:
+    study = dt.create_study(Adding, name="note", metric="loss", storage=tmp_path)
+
+    async def cancel(client: Client) -> None:
+        tuner = Failing(SPACE, max_steps=2)
+        run = asyncio.create_task(study.optimize_async(tuner, client=client, check=False))
+        await asyncio.to_thread(Failing.begun.wait, PATIENCE)
+        run.cancel()
+        Failing.cancelled.set()
+        await run
+
+    with (
+        Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as c,
+        pytest.raises(ZeroDivisionError),
+    ):
+        asyncio.run(cancel(c))
+    study.close()
+
+
 def test_a_cell_keeps_the_last_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interface of IPython is replaced; `test_notebook_runs` uses the real one."""
+    """The interface of IPython is replaced; `tests/integrations` has the real one."""
     shown: list[str] = []
     handle = SimpleNamespace(update=lambda data, raw: shown.append(data["text/html"]))
 
