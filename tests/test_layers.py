@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
     ),
     (("driver", "the driver side of a run: the engine on Dask, leases, eviction"),),
     (("traces", "recorded learning curves"),),
-    (("mirror", "a study as an Optuna study"),),
+    (("mirror", "a study in other programs: Optuna, loggers"),),
     (("results", "read-only results of a study: summary, predictions, inventory"),),
     (("simulate", "the engine on a virtual clock"),),
     (("report", "the HTML report and its pictures"),),

@@ -1,4 +1,4 @@
-"""Ready trainers for frameworks, one module each.
+"""Ready trainers for frameworks, and loggers, one module each.
 
 A module imports its framework when it is used, so ``import dasktune`` needs none of them.
 """
@@ -14,6 +14,7 @@ _MODULES: tuple[str, ...] = (
     "lightning",
     "search",
     "sklearn",
+    "tensorboard",
     "transformers",
     "xgboost",
 )

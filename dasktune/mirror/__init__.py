@@ -1,11 +1,24 @@
-"""A study as an Optuna study: in memory for Optuna's plots, or mirrored into its storages.
+"""A study in other programs: as an Optuna study, or as a run for each trial.
 
 This module imports Optuna only when a function needs it.
 """
 
 from __future__ import annotations
 
+from dasktune.mirror.loggers import Logger, OpenLogger
 from dasktune.mirror.mirroring import Mirror
+from dasktune.mirror.runs import LoggedStudy, SharedSteps, TrialRun
 from dasktune.mirror.snapshot import Seen, Span, optuna_study, spans_of
 
-__all__ = ["Mirror", "Seen", "Span", "optuna_study", "spans_of"]
+__all__ = [
+    "LoggedStudy",
+    "Logger",
+    "Mirror",
+    "OpenLogger",
+    "Seen",
+    "SharedSteps",
+    "Span",
+    "TrialRun",
+    "optuna_study",
+    "spans_of",
+]

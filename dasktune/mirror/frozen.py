@@ -20,6 +20,7 @@ from optuna.trial import TrialState as OptunaState
 from dasktune.algos.optuna_sampler import distribution_of
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import InternalError
+from dasktune.mirror.runs import plain
 from dasktune.space import Float, Int
 from dasktune.types import Direction, Metrics, Objective, Step, TrialState, Value
 
@@ -76,7 +77,7 @@ class Translator:
                     self._distributions[name] = distribution_of(document)
             if not record.point:
                 for name, param in record.params.items():
-                    value = _plain(param)
+                    value = plain(param)
                     self._values.setdefault(name, {})[type(value), value] = None
 
     def translate(
@@ -157,7 +158,7 @@ class Translator:
                 yield self._known(name, value, distribution_of(record.domains[name]))
         else:
             for name, param in record.params.items():
-                yield self._unknown(name, _plain(param))
+                yield self._unknown(name, plain(param))
 
     def _known(self, name: str, value: Value, distribution: BaseDistribution) -> _Parameter:
         """Return a value with a known domain under the first name whose distribution fits."""
@@ -222,9 +223,3 @@ def _covering(values: list[Value]) -> BaseDistribution:
         # For Optuna 1, 1.0 and True are one option: the second and third become text.
         options[json.dumps(value) if value in options else value] = None
     return CategoricalDistribution(list(options))
-
-
-def _plain(value: object) -> Value:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return json.dumps(value, default=str)

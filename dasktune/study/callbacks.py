@@ -1,15 +1,22 @@
-"""Callbacks: code of users that runs at the events of a run; and the mirror of a study."""
+"""Callbacks: code of users that runs at the events of a run; mirror and loggers of a study."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
 
 from dasktune.engine.outcome import Outcome
+from dasktune.engine.timeouts import MIRROR_SECONDS
 from dasktune.engine.trials import Trial, trial_of
-from dasktune.mirror import Mirror
+from dasktune.mirror import LoggedStudy, Logger, Mirror
+from dasktune.mirror.loggers import LoggerFeed
 from dasktune.results.results import StudyResults
-from dasktune.types import Report
+from dasktune.types import Report, TrialState
+
+Given = TypeVar("Given")
 
 
 class Callback:
@@ -39,7 +46,7 @@ class Callback:
 
 
 class Mirroring:
-    """Keeps an Optuna storage, if there is one, up to date while its context lasts.
+    """Keeps an Optuna storage and loggers, if there are any, up to date while its context lasts.
 
     Parameters
     ----------
@@ -49,13 +56,30 @@ class Mirroring:
         See `dasktune.mirror.Mirror`; None for no mirror.
     owner
         Tells the study from others of its name.
+    loggers
+        Get each trial as a run.
+    folder
+        Where relative paths of loggers start; None is the working directory.
     """
 
-    def __init__(self, results: StudyResults, storage: Any, owner: str) -> None:
+    def __init__(
+        self,
+        results: StudyResults,
+        storage: Any,
+        *,
+        owner: str,
+        loggers: Iterable[Logger] = (),
+        folder: Path | None = None,
+    ) -> None:
         self._results = results
         self._storage = storage
         self._owner = owner
+        self._loggers = tuple(loggers)
+        self._folder = folder
         self._mirror: Mirror | None = None
+        self._feeds: list[LoggerFeed] = []
+        self._followed = 0.0
+        self._closing = ExitStack()
 
     def __enter__(self) -> None:
         self.open()
@@ -64,20 +88,38 @@ class Mirroring:
         self.close()
 
     def open(self) -> None:
-        """Open the storage, and bring its trials up to date."""
+        """Open the storage and the loggers, and bring their trials up to date."""
+        try:
+            self._open_mirror()
+            self._open_loggers()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_mirror(self) -> None:
         if self._storage is not None and self._mirror is None:
             results = self._results
             self._mirror = Mirror(self._storage, results.name, results.objective, owner=self._owner)
+            self._closing.callback(self._mirror.close)
             self._mirror.update(results.seen(results.records.values()))
+
+    def _open_loggers(self) -> None:
+        results = self._results
+        about = LoggedStudy.of(results.row, results.objective, self._folder)
+        for logger in self._loggers[len(self._feeds) :]:
+            feed = LoggerFeed(logger, about, results.plan, results.records.values())
+            self._feeds.append(feed)
+            self._closing.callback(feed.close)
 
     def close(self) -> None:
         """Write what is left."""
-        if self._mirror is not None:
-            self._mirror.close()
-            self._mirror = None
+        self._mirror, self._feeds = None, []
+        self._closing.close()
 
     def take(self, outcome: Outcome) -> None:
         """Mirror an outcome: new reports of running trials, and all metrics of ended trials."""
+        for feed in self._feeds:
+            feed.take(self._results.plan, outcome.trials)
         if self._mirror is None:
             return
         reports = {report.trial: {report.step: report.metrics} for report in outcome.reports}
@@ -85,6 +127,33 @@ class Mirroring:
         others = [record for record in outcome.trials if not record.state.is_finished]
         self._mirror.update((record, reports.get(record.number, {})) for record in others)
         self._mirror.update(self._results.seen(ended))
+
+    def following(self, on_turn: Callable[[Given], None] | None) -> Callable[[Given], None] | None:
+        """Return a function for each turn of a run that also passes on metrics between reports.
+
+        Parameters
+        ----------
+        on_turn
+            What is called in each turn without loggers; None for nothing.
+        """
+        if not self._feeds:
+            return on_turn
+
+        def follow(snapshot: Given) -> None:
+            if on_turn is not None:
+                on_turn(snapshot)
+            if time.monotonic() - self._followed > MIRROR_SECONDS:
+                self.follow()
+                self._followed = time.monotonic()
+
+        return follow
+
+    def follow(self) -> None:
+        """Pass on the new metrics of running trials, which their tuner does not wait for."""
+        records = self._results.records.values()
+        running = [record for record in records if record.state is TrialState.RUNNING]
+        for feed in self._feeds:
+            feed.take(self._results.plan, running)
 
 
 class Announcer:

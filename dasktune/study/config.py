@@ -16,6 +16,7 @@ from dasktune.graph.attempts import LOAD_SECONDS, LOOKAHEAD_SECONDS, DispatchOpt
 from dasktune.graph.audits import SHARE, audit_problems
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.shares import weight_problems
+from dasktune.mirror import Logger
 from dasktune.needs import NO_NEEDS, GivenNeeds, Needs, NeedsFunction, needs_from, needs_problems
 from dasktune.results.keep import DEFAULT
 from dasktune.storage.layout import slug
@@ -64,6 +65,7 @@ class StudyConfig:
     portable: bool | None = None
     on_nan: str = "rank"
     mirror: Any = field(default=None, repr=False)
+    loggers: Iterable[Logger] = ()
     budget: str | int | None = None
     keep: str = DEFAULT
     audit: float = SHARE
@@ -78,6 +80,8 @@ class StudyConfig:
         if not isinstance(self.direction, str | Direction | None):
             object.__setattr__(self, "direction", _as_list(self.direction))
         object.__setattr__(self, "depends_on", tuple(self.depends_on))
+        if isinstance(self.loggers, Iterable):
+            object.__setattr__(self, "loggers", tuple(self.loggers))
         refuse(
             [
                 *self._training_problems(),
@@ -303,6 +307,19 @@ class StudyConfig:
             )
         if not isinstance(self.database, str | os.PathLike | None) or self.database == "":
             yield f"database must be a file or a URL, got {self.database!r}"
+
+        yield from self._logger_problems()
+
+    def _logger_problems(self) -> Iterator[str]:
+        loggers = self.loggers if isinstance(self.loggers, tuple) else (self.loggers,)
+        for position, logger in enumerate(loggers):
+            if not isinstance(self.loggers, tuple) or not isinstance(logger, Logger):
+                yield (
+                    "loggers must be a list of loggers such as "
+                    f"dasktune.integrations.tensorboard.TensorBoard, got {shown(logger)}"
+                )
+            elif logger in loggers[:position]:
+                yield f"loggers must be different, got {shown(logger)} twice"
 
     def _retention_problems(self) -> Iterator[str]:
         yield from retention_problems(self.budget, self.keep)

@@ -19,6 +19,7 @@ from dasktune.engine.scaling import Scale
 from dasktune.errors import ConfigurationError, refuse
 from dasktune.graph.audits import SHARE
 from dasktune.graph.keys import root_key
+from dasktune.mirror import Logger
 from dasktune.needs import GivenNeeds, NeedsFunction
 from dasktune.results.keep import DEFAULT, note_keep
 from dasktune.results.rules import other_rule
@@ -64,6 +65,7 @@ def create_study(
     portable: bool | None = None,
     on_nan: str = "rank",
     mirror: Any = None,
+    loggers: Iterable[Logger] = (),
     budget: str | int | None = None,
     keep: str = DEFAULT,
     audit: float = SHARE,
@@ -144,6 +146,10 @@ def create_study(
         An Optuna storage (an object, a database's URL, or the path of a SQLite file) that
         is kept up to date while the study runs, for optuna-dashboard. The study itself reads
         only `database`.
+    loggers
+        Show each trial as a run of another program while the study runs, such as
+        ``[dasktune.integrations.tensorboard.TensorBoard("runs/tensorboard")]``. Steps that
+        trials share are in the run of one of them, and the runs of the others name it.
     budget
         Most bytes that all checkpoints of the store may take, those of other studies
         included, such as ``"20 GB"``; None is no limit. The least valuable states are evicted
@@ -192,6 +198,7 @@ def create_study(
             portable=portable,
             on_nan=on_nan,
             mirror=mirror,
+            loggers=loggers,
             budget=budget,
             keep=keep,
             audit=audit,
@@ -253,10 +260,17 @@ def opening_with(opener: Opener) -> Iterator[None]:
 
 
 def open_in(folder: Path) -> Opener:
-    """Return an opener that keeps a study in a folder, with neither a mirror nor a budget."""
+    """Return an opener that keeps a study in a folder, with no mirror, logger or budget."""
 
     def opener(config: StudyConfig) -> Study:
-        moved = replace(config, storage=folder / "store", database=None, mirror=None, budget=None)
+        moved = replace(
+            config,
+            storage=folder / "store",
+            database=None,
+            mirror=None,
+            loggers=(),
+            budget=None,
+        )
         if config.known_direction is None:  # the study that exists elsewhere has one
             is_single, least = isinstance(config.metric, str), Direction.MINIMIZE
             moved = replace(moved, direction=least if is_single else [least for _ in config.metric])

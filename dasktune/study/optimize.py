@@ -643,7 +643,11 @@ class Optimizer:
         shows = sys.stderr.isatty() or in_notebook() if progress is None else progress
         with (
             display(self._results, engine) if shows else nullcontext() as on_turn,
-            started.runner(client, on_turn=on_turn, on_safe=announcer.take) as self.runner,
+            started.runner(
+                client,
+                on_turn=self._mirroring.following(on_turn),
+                on_safe=announcer.take,
+            ) as self.runner,
         ):
             if self._is_stopping:
                 self.runner.request_stop()

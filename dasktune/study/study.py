@@ -78,7 +78,13 @@ class Study:
         self.config: Mapping[str, object] = dict(config.config or {})
         self.report_every = config.report_every
         owner = f"{row.root}:{row.created}"
-        self._mirroring = Mirroring(self.results, config.mirror_place, owner=owner)
+        self._mirroring = Mirroring(
+            self.results,
+            config.mirror_place,
+            owner=owner,
+            loggers=config.loggers,
+            folder=config.folder,
+        )
         self._optimizer = Optimizer(self, config, self.results, self._mirroring)
         self._additions = StudyAdditions(self.results, self._optimizer.alone)
         self._exports = TrialExports(self.results, config)
@@ -275,7 +281,7 @@ class Study:
         )
 
     def close(self) -> None:
-        """Close the database, and the mirror."""
+        """Close the database, the mirror and the loggers."""
         self._mirroring.close()
         self.results.close()
 
