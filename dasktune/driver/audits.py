@@ -8,7 +8,7 @@ or is lost is dropped, and so are all when the run ends.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -107,11 +107,11 @@ class NoAudits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Running:
-    """An audit on a worker."""
+    """An audit on a worker, and on those that are lent to it."""
 
     key: str
     audit: Audit
-    worker: str
+    workers: Sequence[str]
     future: Future[dict[str, Any]]
 
 
@@ -161,7 +161,8 @@ class Audits:
     @property
     def nodes(self) -> dict[str, Node]:
         """The node that each audit under way trains again, by worker."""
-        return {each.worker: each.audit.way.node for each in self._running.values()}
+        running = self._running.values()
+        return {worker: each.audit.way.node for each in running for worker in each.workers}
 
     def launched(self, order: RunStage) -> None:
         """Note a stage that was sent to its worker."""
@@ -265,7 +266,7 @@ class Audits:
     def _give_up(self, paused: Collection[str]) -> None:
         """Drop the audits on workers that begin nothing: nobody knows when they will."""
         for running in self._running_on(paused):
-            logger.warning("worker %s is paused: its audit is given up", running.worker)
+            logger.warning("worker %s is paused: its audit is given up", running.workers[0])
             self._cancel([running])
 
     def _begin(
@@ -281,33 +282,53 @@ class Audits:
         if not slots:
             return
         begun = self._draw.begin(
-            trained, workers=len(self._view.slots), is_idle=not slots[0].queue, is_last=is_last
+            trained,
+            workers=len(self._view.slots),
+            is_idle=not slots[0].queue,
+            is_last=is_last,
+            may_wait=lambda audit: self._count(audit) > 1 and not self._workers(audit, slots),
         )
         if begun is None:
             return
         key, audit = begun
-        node = audit.way.node
-        able = (slot.worker for slot in slots if self._view.may_run(slot.worker, node))
-        worker = None if self._takes_several(audit.way) else next(able, None)
-        if worker is None:
+        workers = self._workers(audit, slots)
+        if not workers:
             self._draw.end(key, 0, has_result=False)
             self._dropped += 1
             return
         self._sent += 1
-        name = f"audit-{self._sent}-{key}"
-        spec = spec_of(name, audit, self._seed + self._view.plan.seed_of(audit.way.node))
+        name, (worker, *lenders), node = f"audit-{self._sent}-{key}", workers, audit.way.node
+        seed = self._seed + self._view.plan.seed_of(node)
+        spec = spec_of(name, audit, seed, tuple(lenders))
         future = submitter.audit(worker, spec, self._view.claims(worker, node))
         future.add_done_callback(lambda _: wake())
-        self._running[name] = _Running(key=key, audit=audit, worker=worker, future=future)
+        self._running[name] = _Running(key=key, audit=audit, workers=workers, future=future)
 
-    def _takes_several(self, way: Stretch) -> bool:
-        """Whether steps take several workers: an audit has the devices of one."""
-        nodes = (node for node in way.node.up() if node.stop > way.start)
-        return any(self._view.workers_of(node) > 1 for node in nodes)
+    def _count(self, audit: Audit) -> int:
+        """Return how many workers an audit takes: as many as the stages that it trains again."""
+        way = audit.way
+        first = min((way.start, *audit.origins))
+        return max(self._view.workers_of(node) for node in way.node.up() if node.stop > first)
+
+    def _workers(self, audit: Audit, slots: Iterable[SlotView]) -> list[str]:
+        """Return the workers for an audit: several are idle ones of one class, or there are none.
+
+        A lender that gets a stage needs its device, and the audit is dropped. So it is not worth to
+        begin one where stages wait.
+        """
+        able = [slot for slot in slots if self._view.may_run(slot.worker, audit.way.node)]
+        count = self._count(audit)
+        if count == 1:
+            return [slot.worker for slot in able[:1]]
+        idle: dict[str, list[str]] = {}
+        for slot in able:
+            if not slot.queue:
+                idle.setdefault(slot.kind, []).append(slot.worker)
+        return next((each[:count] for each in idle.values() if len(each) >= count), [])
 
     def _free_slots(self, paused: Collection[str]) -> list[SlotView]:
         """Return the slots that could have an audit, those with the least to do first."""
-        taken = {running.worker for running in self._running.values()} | self._leaving
+        taken = {*self.nodes} | self._leaving
         taken |= {*paused, *(aside.worker for aside in self._view.aside), *self._view.withheld}
         taken |= {*self._view.beside}  # where memory may have no room for two
         slots = [slot for worker, slot in self._view.slots.items() if worker not in taken]
@@ -330,7 +351,8 @@ class Audits:
         if status == "identical" and not is_compared:
             status = "missing"  # evicted meanwhile
         has_result = status in ("identical", "differs")
-        self._draw.end(running.key, steps, has_result=has_result, seconds=seconds)
+        spent = seconds * len(running.workers)
+        self._draw.end(running.key, steps, has_result=has_result, seconds=spent)
         way = running.audit.way
         self._dropped += not has_result and status != "incomparable"
         logger.info(
@@ -341,7 +363,7 @@ class Audits:
             logger.warning("an audit could not be done: %s", receipt.message)
         if receipt is not None and status == "incomparable":
             path, reason = receipt.differences[0]
-            logger.warning("worker %s %s: %s: %s", running.worker, INCOMPARABLE, path, reason)
+            logger.warning("worker %s %s: %s: %s", running.workers[0], INCOMPARABLE, path, reason)
         text, resting = "", {}
         if receipt is not None and status == "differs":
             resumed = running.audit.resumed
@@ -363,7 +385,8 @@ class Audits:
             raise AuditDifferenceError(f"{problem}. {text}")
 
     def _running_on(self, workers: Collection[str]) -> list[_Running]:
-        return [running for running in self._running.values() if running.worker in workers]
+        running = self._running.values()
+        return [each for each in running if not {*each.workers}.isdisjoint(workers)]
 
     def _cancel(self, audits: Iterable[_Running]) -> None:
         for running in list(audits):
@@ -375,7 +398,7 @@ class Audits:
             self._dropped += 1
 
 
-def spec_of(name: str, audit: Audit, seed: int) -> AuditSpec:
+def spec_of(name: str, audit: Audit, seed: int, lenders: tuple[str, ...] = ()) -> AuditSpec:
     """Return an audit as a worker gets it.
 
     Parameters
@@ -386,6 +409,8 @@ def spec_of(name: str, audit: Audit, seed: int) -> AuditSpec:
         What it trains.
     seed
         Of the training.
+    lenders
+        The workers that train it with the one that gets it.
     """
     way, node = audit.way, audit.way.node
     before = Stretch(node=node, start=min(audit.origins), stop=way.start)
@@ -399,6 +424,7 @@ def spec_of(name: str, audit: Audit, seed: int) -> AuditSpec:
             sequences={each: sequence.to_json() for each, sequence in node.sequences.items()},
             chain=(chain.base, chain.values.hex(), chain.length),
             seed=seed,
+            lenders=lenders,
         ),
         metrics={step: node.holder(step).metrics[step] for step in measured_on(way)},
         states={step: node.key_at(step) for step in stored_on(way)},

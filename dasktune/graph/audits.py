@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from dasktune.graph.plan import Node, SearchPlan
@@ -460,7 +460,13 @@ class AuditDraw:
             self._open = {name: each for name, each in self._open.items() if name in under_way}
 
     def begin(
-        self, trained: Step, *, workers: int = 1, is_idle: bool = True, is_last: bool = False
+        self,
+        trained: Step,
+        *,
+        workers: int = 1,
+        is_idle: bool = True,
+        is_last: bool = False,
+        may_wait: Callable[[Audit], bool] = lambda audit: False,
     ) -> tuple[str, Audit] | None:
         """Return the name of the next audit within the budget, and the audit; or None.
 
@@ -473,6 +479,8 @@ class AuditDraw:
             Steps that this run has trained so far.
         workers, is_idle, is_last
             See `steps_allowed`.
+        may_wait
+            Whether an audit waits for more idle workers: others go before it.
         """
         trained += self._trained
         has_news = self._has_news or is_last or trained > self._looked_at
@@ -496,6 +504,7 @@ class AuditDraw:
             for key, resumed in self._waiting.items()
             if (audit := self._audit_of(resumed, allowed)) is not None
             and (is_last or (audit.is_whole and audit.beyond >= least))
+            and not may_wait(audit)
         ]
         if not possible:
             return None

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dasktune.errors import CorruptCheckpointError
+from dasktune.graph.devices import devices_at, without_devices
 from dasktune.sequences import Sequence
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import Snapshot, decode, encode
@@ -27,10 +28,11 @@ from dasktune.trainer.check_resume.differences import Difference, state_differen
 from dasktune.trainer.environment import is_same_environment
 from dasktune.types import Metrics, Step
 from dasktune.worker.control import Control
-from dasktune.worker.divided import AnyRun
+from dasktune.worker.divided import AnyRun, DividedRun
 from dasktune.worker.errors_in_words import in_words
 from dasktune.worker.job import AuditSpec, Job
 from dasktune.worker.messages import AuditEnded, AuditStatus
+from dasktune.worker.peers import LenderLostError
 
 MOST_DIFFERENCES = 8
 """Parts of a state that are named."""
@@ -65,7 +67,7 @@ class AuditRun:
     control
         Tells it to end.
     sequences
-        The hyper-parameters by name.
+        The hyper-parameters by name, and the number of devices.
     job, store
         Those of the host.
     load
@@ -91,7 +93,8 @@ class AuditRun:
         on_step: Callable[[], None],
         on_wait: Callable[[], None],
     ) -> None:
-        self._spec, self._control, self._sequences = spec, control, sequences
+        self._spec, self._control, self._keyed = spec, control, sequences
+        self._sequences = without_devices(sequences)
         self._store, self._environment = store, job.environment
         self._load, self._begin, self._on_step, self._on_wait = load, begin, on_step, on_wait
         self._tolerance = tolerance_of(job.trainer_class, job.device)
@@ -123,7 +126,7 @@ class AuditRun:
             return self._end("missing")
         self.start_seconds = time.monotonic() - began
         while run.step < stage.stop and not self._of_state:
-            self._advance(run)
+            run = self._advance(run)
             self._end_step = run.step
             self._compare(run)
         if not self._differences:
@@ -131,7 +134,12 @@ class AuditRun:
         return self._end("differs" if self._is_confirmed() else "incomparable")
 
     def failure(self, error: BaseException) -> AuditEnded:
-        """Return the receipt of an audit whose trainer raised, or whose store cannot be read."""
+        """Return the receipt of an audit whose trainer raised, or whose store cannot be read.
+
+        One that has lost a lender is dropped: that worker may have got a stage.
+        """
+        if isinstance(error, LenderLostError):
+            return self.dropped()
         return self._end("failed", in_words(error)["message"])
 
     def overdue(self, seconds: float, where: str) -> None:
@@ -151,11 +159,15 @@ class AuditRun:
         """Return a new trainer that holds a state which this worker made before."""
         return self._begin(step, _decoded(way.states[step]))
 
-    def _advance(self, run: AnyRun) -> None:
+    def _advance(self, run: AnyRun) -> AnyRun:
+        """Train a step; return the trainer, another one where the number of devices changes."""
         self._heed_orders(run.step)
         self._on_step()
+        if devices_at(self._keyed, run.step) != (run.devices if isinstance(run, DividedRun) else 1):
+            run = self._begin(run.step, _decoded(encode(run.state())))
         run.advance({name: sequence(run.step) for name, sequence in self._sequences.items()})
         self._steps += 1
+        return run
 
     def _heed_orders(self, step: Step) -> None:
         if self._control.passes(step)[1]:
@@ -219,7 +231,7 @@ class AuditRun:
         """
         way = _Way()
         while run.step < self._end_step:
-            self._advance(run)
+            run = self._advance(run)
             if run.step in self._spec.metrics or run.step in self._spec.measured:
                 way.metrics[run.step] = run.evaluate()
             if run.step in splits or run.step == self._end_step:

@@ -132,6 +132,11 @@ class DividedRun:
         return run
 
     @property
+    def devices(self) -> int:
+        """Number of devices that train."""
+        return 1 + len(self._peers)
+
+    @property
     def is_whole(self) -> bool:
         """Whether all processes live, as far as is known."""
         return self.close.alive and all(peer.death(0) is None for peer in self._peers)

@@ -280,14 +280,19 @@ class StageHost:
         """
         name = spec.stage.attempt
         sequences = _sequences_of(spec.stage)
+
+        def begin(step: Step, state: Mapping[str, object] | None = None) -> AnyRun:
+            lenders = tuple(spec.stage.lenders[: devices_at(sequences, step) - 1])
+            return self.new_run(spec.stage.seed, sequences, step, state, lenders)
+
         audit = AuditRun(
             spec,
             self._new_control(name),
-            sequences=without_devices(sequences),
+            sequences=sequences,
             job=self.job,
             store=self.store,
             load=lambda key: self.load(key)[0],
-            begin=partial(self.new_run, spec.stage.seed, sequences),
+            begin=begin,
             on_step=partial(self._note_step, True),
             on_wait=partial(self._note_step, False),
         )

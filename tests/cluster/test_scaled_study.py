@@ -27,6 +27,7 @@ from dasktune.study.study import Study
 from dasktune.trainer.lifecycle import run_alone
 from dasktune.types import Decision, Extend, Finish, Register, Report
 from dasktune.worker.divided import DividedRun
+from tests.driver.test_audits import pass_check
 from tests.holding import PATIENCE, Gate, pass_gate, save_order, stop_order, wait_until
 from tests.worker.test_divided import TOLERANCE, Net, divided, ranks
 
@@ -134,7 +135,7 @@ def client_of(workers: int) -> Iterator[Client]:
         yield client
 
 
-def study_of(folder: Path, trainer: type[Paired] = Paired) -> Study:
+def study_of(folder: Path, trainer: type[Paired] = Paired, audit: float = 0) -> Study:
     """Return a study whose trials get two devices as soon as there are so many for each."""
     return dt.create_study(
         trainer,
@@ -144,7 +145,7 @@ def study_of(folder: Path, trainer: type[Paired] = Paired) -> Study:
         config={"folder": str(folder)},
         scale=dt.Scale(max=2, efficiency=1e-9),
         seed=SEED,
-        audit=0,
+        audit=audit,
     )
 
 
@@ -209,6 +210,17 @@ def test_trial_that_joins_two_workers_leaves_them_exactly(tmp_path: Path) -> Non
     with divided(Awaiting, border, 6, lr=0.05) as together:
         assert train(together, 8, lr=0.01) == losses(branch, 7, 8)
     assert losses(trunk, 7, 8) != losses(branch, 7, 8)
+
+
+def test_audit_trains_with_as_many_workers_again(tmp_path: Path) -> None:
+    with client_of(2) as client, closing(study_of(tmp_path, audit=1.0)) as study:
+        pass_check(study)
+        study.optimize(Joining(), client=client, progress=False, last_line=False)
+        trunk, branch = study.trials
+        assert trunk.devices == ((0, 1), (2, 2))
+        assert branch.devices == ((0, 1), (2, 2), (6, 1))
+        audits = study.summary()["audits"]
+        assert (audits["identical"], audits["differing"], audits["incomparable"]) == (1, 0, 0)
 
 
 def train(run: DividedRun, until: int, lr: float) -> dict[int, float]:

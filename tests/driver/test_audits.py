@@ -703,14 +703,27 @@ def test_audits_forget_stages_that_are_not_under_way() -> None:
     assert 0 < scene.draw.remembered <= MOST_OPEN
 
 
-def test_steps_of_several_workers_are_not_audited() -> None:
-    scene = Scene(devices=2)
+def test_audit_of_several_workers_waits_for_idle_ones() -> None:
+    scene = Scene(devices=3)
     assert not scene.turn()
-    assert not scene.sent
+    assert scene.draw.waiting == 1
+    scene.dispatcher.handle(WorkerJoined(worker="other", kind="other"), 0.0)
+    assert not scene.turn(is_last=True), "a gang is of one class"
+    scene.dispatcher.handle(WorkerJoined(worker="w3"), 0.0)
+    assert scene.turn(is_last=True)
+    ((worker, spec, _),) = scene.sent
+    assert (worker, *spec.stage.lenders) == ("w1", "w2", "w3")
+    assert scene.audits.nodes.keys() == {"w1", "w2", "w3"}
+
+
+def test_audit_of_several_workers_is_dropped_with_a_lender() -> None:
+    scene = Scene(devices=2)
+    assert scene.turn()
+    scene.audits.lose("w2")
+    assert scene.sent[0][2].status == "cancelled"
+    assert scene.audits.nodes == {}
     one_worker = Scene(devices=2, needs=Needs.of({"cores": 2}))
-    one_worker.dispatcher.handle(WorkerJoined(worker="w3", resources={"cores": 2}), 0.0)
-    assert one_worker.turn()
-    assert one_worker.sent[0][0] == "w3"
+    assert not one_worker.turn(), "no worker has two cores"
 
 
 def test_audit_avoids_paused_workers() -> None:

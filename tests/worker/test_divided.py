@@ -6,8 +6,9 @@ import copy
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from dasktune.trainer.lifecycle import run_alone
 from dasktune.trainer.torch import TorchTrainer
 from dasktune.worker.divided import DividedRun
 from dasktune.worker.host import StageHost
-from dasktune.worker.job import Job, StageSpec
-from dasktune.worker.messages import StageFailed, StageMessage, StageProgress
+from dasktune.worker.job import AuditSpec, Job, StageSpec
+from dasktune.worker.messages import StageFailed, StageMessage, StageProgress, StateSaved
 from dasktune.worker.rank import RankTraining
 from tests.toy_trainers import Adding
 
@@ -191,6 +192,41 @@ def test_a_device_that_fails_fails_the_stage(tmp_path: Path, way: str, message: 
     if way.startswith("raises"):
         assert 'raise ValueError("no luck here")' in failure.traceback
     host.close(60)
+
+
+class Forgetful(Net):
+    """A net whose optimizer begins anew when its state is loaded."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.optimizer.state.clear()
+
+
+@pytest.mark.parametrize(("trainer", "status"), [(Net, "identical"), (Forgetful, "differs")])
+def test_audit_trains_on_as_many_devices_again(trainer: type, status: str, tmp_path: Path) -> None:
+    """The stages are steps 0 to 2 on one device and 2 to 5 on two, with a state at step 3."""
+    messages: list[StageMessage] = []
+    host = host_of(trainer, tmp_path, messages)
+    devices = Piecewise([1, 2], boundaries=[2])
+    for spec in (stage(0, 2, devices, drop=0.5), stage(2, 5, devices, drop=0.5)):
+        assert host.run(replace(spec, saves=(3,))).status == "trained"
+    host.finish_writes(60)
+    saved = {each.step: each.key for each in messages if isinstance(each, StateSaved)}
+    progress = [each for each in messages if isinstance(each, StageProgress)]
+    metrics = {step: values for each in progress for step, _, values in each.reports}
+    way = replace(stage(0 if trainer is Net else 3, 5, devices, drop=0.5), attempt="audit")
+    spec = AuditSpec(
+        stage=way,
+        metrics={step: values for step, values in metrics.items() if step > way.start},
+        states={step: key for step, key in saved.items() if step > way.start},
+        origins={2: saved[2]} if way.start else {0: way.key},
+        splits=(2, 3),
+    )
+    ended = host.audit(spec)
+    host.close(60)
+    assert (ended.status, ended.message) == (status, "")
+    assert ended.compared == len(spec.metrics) + len(spec.states)
+    assert ranks() == []
 
 
 def test_a_process_of_a_device_ends_with_its_worker(tmp_path: Path) -> None:
