@@ -46,6 +46,8 @@ def __getattr__(name: str) -> object:
     try:
         if name == "TorchTrainer":
             # Loaded on first use: torch takes seconds, and NumPy users need not have it.
+            import torch  # noqa: F401 - training functions may do without, this class cannot
+
             from dasktune.trainer.torch import TorchTrainer
 
             return TorchTrainer

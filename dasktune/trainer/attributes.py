@@ -18,13 +18,13 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 
 from dasktune.errors import StateError
 from dasktune.storage.tensors import digest_of
 from dasktune.trainer.base import is_harmless
 from dasktune.trainer.contents import ContentStamp
 from dasktune.trainer.generators import generator_state, is_generator, restore_generator
+from dasktune.trainer.optional_torch import torch
 from dasktune.types import HyperParameters
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)

@@ -15,19 +15,19 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-import torch
 
 from dasktune.storage.tensors import digest_of
+from dasktune.trainer.optional_torch import torch
 
 CHUNK_BYTES = 2**24
 """Bytes that are read at a time; so many are copied at most, from a GPU or a strided view."""
 
 _SPARSE_PARTS = {
-    torch.sparse_coo: ("_indices", "_values"),
-    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
 }
 
 
@@ -144,7 +144,7 @@ def _parts(tensor: torch.Tensor) -> list[Any]:
         return [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
     if tensor.is_quantized:
         return [tensor.dequantize()]
-    return [getattr(tensor, name)() for name in _SPARSE_PARTS.get(tensor.layout, ())]
+    return [getattr(tensor, name)() for name in _SPARSE_PARTS.get(str(tensor.layout), ())]
 
 
 def _row_ranges(rows: int, nbytes: int) -> Iterator[slice]:

@@ -18,22 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dasktune.errors import TrainerError
 from dasktune.trainer.generators import is_cuda
+from dasktune.trainer.undivided import Undivided
 from dasktune.types import Step
-
-
-class Undivided:
-    """A training in one process: nothing is divided."""
-
-    rank = 0
-    world_size = 1
-
-    def divided(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return the module itself."""
-        return module
-
-    def share(self, value: Any) -> Any:
-        """Return the whole batch."""
-        return value
 
 
 class DividedTraining(Undivided):

@@ -10,15 +10,13 @@ from itertools import count
 from types import FrameType
 from typing import Any, ClassVar, NoReturn, SupportsFloat
 
-import torch
-
 from dasktune.errors import StateError, TrainerError, UnknownValueError, refuse
 from dasktune.space.domains import Choice, Float, Int
 from dasktune.trainer import attributes
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.data import ResumableLoader
+from dasktune.trainer.optional_torch import torch
 from dasktune.trainer.torch import TorchTrainer
-from dasktune.trainer.torch_loader import loader
 from dasktune.trainer.turns import Turns
 from dasktune.trainer.variables import Variables, refuse_untracked
 from dasktune.types import Step, Value, refuse_unknown_value
@@ -244,6 +242,8 @@ class Run(Mapping[str, Value]):
         is_of_torch = isinstance(source, torch.utils.data.DataLoader)
         made: Any
         if is_of_torch and batch_size is None:
+            from dasktune.trainer.torch_loader import loader
+
             made = loader(source, **given)
             self._fixed += made.fixed
         elif not is_of_torch and batch_size is not None:

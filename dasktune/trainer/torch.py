@@ -8,14 +8,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
 from dasktune.errors import ConfigurationError, StateError
 from dasktune.storage.codec import encode
 from dasktune.trainer import attributes
 from dasktune.trainer.base import Trainer
 from dasktune.trainer.contents import ContentStamp
-from dasktune.trainer.division import Undivided
 from dasktune.trainer.generators import (
     global_states,
     is_generator,
@@ -23,6 +21,8 @@ from dasktune.trainer.generators import (
     restore_global,
     seed_global,
 )
+from dasktune.trainer.optional_torch import IS_INSTALLED, torch
+from dasktune.trainer.undivided import Undivided
 
 _GIVEN = ("config", "seed", "device")
 _ORIGIN = "_dasktune_origin"
@@ -213,7 +213,7 @@ class TorchTrainer(Trainer):
     def building(self) -> Iterator[None]:
         """Seed the generators before `build`, and move modules to the device after it."""
         with _OPTIONS.changing():
-            if self.deterministic:
+            if self.deterministic and IS_INSTALLED:
                 _use_deterministic_algorithms()
             torch.set_num_threads(self.threads)
             seed_global(self.seed, self.device)
@@ -331,6 +331,8 @@ class _Options:
             }
 
     def _now(self) -> dict[str, Any]:
+        if not IS_INSTALLED:
+            return {}
         return {
             "dtype": torch.get_default_dtype(),
             "benchmark": torch.backends.cudnn.benchmark,

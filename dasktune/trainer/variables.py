@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType, GeneratorType
 from typing import Any
 
-import torch
-
 from dasktune.errors import StateError, TrainerError
 from dasktune.trainer import attributes
 from dasktune.trainer.fingerprint.installed import is_installed_name
 from dasktune.trainer.generators import is_generator
+from dasktune.trainer.optional_torch import torch
 
 
 class Variables(Mapping[str, Any]):
