@@ -12,6 +12,7 @@ _MODULES: tuple[str, ...] = (
     "jax",
     "lightgbm",
     "lightning",
+    "mlflow",
     "search",
     "sklearn",
     "tensorboard",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from dasktune.errors import ConfigurationError
@@ -33,6 +35,27 @@ def framework(package: str, *, extra: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != package.partition(".")[0]:
             raise
-        raise ConfigurationError(
-            f"{package} must be installed: pip install 'dasktune[{extra}]'"
-        ) from error
+        raise ConfigurationError(_missing(package, extra)) from error
+
+
+def refuse_missing(package: str, *, extra: str) -> None:
+    """Refuse a framework that is not installed, without the time of its import.
+
+    Parameters
+    ----------
+    package
+        Its import name.
+    extra
+        The extra of dasktune that installs it.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not installed.
+    """
+    if package not in sys.modules and find_spec(package) is None:
+        raise ConfigurationError(_missing(package, extra))
+
+
+def _missing(package: str, extra: str) -> str:
+    return f"{package} must be installed: pip install 'dasktune[{extra}]'"

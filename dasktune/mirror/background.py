@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -15,6 +15,7 @@ DUTY: Final = 0.02
 much at once, which costs less."""
 
 Change = TypeVar("Change")
+Item = TypeVar("Item")
 
 
 class Background(Generic[Change]):
@@ -95,3 +96,8 @@ class Background(Generic[Change]):
         took = time.perf_counter() - began
         self.seconds += took
         return took
+
+
+def in_parts(items: Sequence[Item], size: int) -> Iterable[Sequence[Item]]:
+    """Return items in order, in parts of at most `size`."""
+    return (items[first : first + size] for first in range(0, len(items), size))

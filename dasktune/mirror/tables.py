@@ -23,8 +23,9 @@ from optuna.trial import TrialState as OptunaState
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dasktune.errors import StorageError
+from dasktune.mirror.background import in_parts
 from dasktune.mirror.frozen import NUMBER
-from dasktune.mirror.writers import Contents, Written, in_parts, misnumbered
+from dasktune.mirror.writers import Contents, Written, misnumbered
 
 VERSIONS: Final = frozenset({"v3.2.0.a"})
 """Versions of Optuna's tables that `TableWriter` writes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -184,8 +184,3 @@ def misnumbered(number: int, there: int) -> str:
 
 def _digests(trial: FrozenTrial) -> dict[str, int]:
     return {name: hash(json.dumps(value)) for name, value in trial.user_attrs.items()}
-
-
-def in_parts(trials: Sequence[FrozenTrial], size: int) -> Iterable[Sequence[FrozenTrial]]:
-    """Return the trials in order, in parts of at most `size`."""
-    return (trials[first : first + size] for first in range(0, len(trials), size))

@@ -9,7 +9,7 @@ import pytest
 
 import dasktune as dt
 from dasktune.errors import ConfigurationError
-from dasktune.integrations.installed import framework
+from dasktune.integrations.installed import framework, refuse_missing
 from tests.test_packaging import missing_pins
 
 
@@ -18,6 +18,12 @@ def test_a_missing_framework_names_its_install_line(monkeypatch: pytest.MonkeyPa
     message = r"xgboost must be installed: pip install 'dasktune\[xgboost\]'"
     with pytest.raises(ConfigurationError, match=message):
         framework("xgboost", extra="xgboost")
+
+
+def test_a_missing_logger_names_its_install_line() -> None:
+    message = r"no_such_logger must be installed: pip install 'dasktune\[mlflow\]'"
+    with pytest.raises(ConfigurationError, match=message):
+        refuse_missing("no_such_logger", extra="mlflow")
 
 
 def test_a_framework_that_lacks_a_part_itself_says_so(

@@ -190,6 +190,20 @@ def test_a_study_goes_on_in_the_same_runs(tmp_path: Path) -> None:
     study.close()
 
 
+def test_metrics_between_reports_come_too(tmp_path: Path) -> None:
+    logger = Remembered()
+    study = dt.create_study(
+        None, name="own", storage=tmp_path, metric="loss", loggers=[logger], report_every=1
+    )
+    study.ask(dt.algos.Random(SPACE, trials=1, max_steps=4))
+    study.plan.learn(study.plan.node_at(0, 2), 2, metrics={"loss": 1.0})
+    follow = study._mirroring.following(None)
+    assert follow is not None
+    follow(None)
+    study.close()
+    assert [*logger.steps.values()] == [{2}]
+
+
 def test_a_logger_that_does_not_open_ends_the_run_first(tmp_path: Path) -> None:
     class Closed(Remembered):
         def open(self, study: LoggedStudy) -> Remembered:
