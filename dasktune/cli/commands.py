@@ -22,6 +22,7 @@ from dasktune.cli.options import (
     DONE,
     FAILED,
     MISUSED,
+    AllowChanges,
     AsJson,
     Config,
     StoreFlags,
@@ -166,16 +167,17 @@ def dashboard(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port on loopback; any free one if 0.")
     ] = 0,
+    allow_changes: AllowChanges = False,
     config: Config = None,
 ) -> None:
     """Serve a live page about studies, on loopback, until ctrl-C.
 
-    Reads the database alone, and changes nothing: while the studies run, or later. Only the
-    printed address opens the page, since its token is part of it.
+    Reads the database alone, while the studies run, or later; changes nothing without
+    --allow-changes. Only the printed address opens the page, since its token is part of it.
     """
     from dasktune.cli.dashboard import show
 
-    show(target, study, config or (), port=port)
+    show(target, study, config or (), port=port, allows_changes=allow_changes)
 
 
 @app.command()

@@ -9,7 +9,14 @@ from contextlib import closing, suppress
 import typer
 
 
-def show(target: str, name: str | None, settings: Sequence[str], *, port: int) -> None:
+def show(
+    target: str,
+    name: str | None,
+    settings: Sequence[str],
+    *,
+    port: int,
+    allows_changes: bool = False,
+) -> None:
     """Serve the live page until ctrl-C.
 
     Parameters
@@ -22,6 +29,8 @@ def show(target: str, name: str | None, settings: Sequence[str], *, port: int) -
         As for `dasktune.cli.study_file.load`, if the target is a study file.
     port
         The port; 0 takes any that is free.
+    allows_changes
+        Whether the page may stop runs, retry trials and queue points.
 
     Raises
     ------
@@ -32,12 +41,14 @@ def show(target: str, name: str | None, settings: Sequence[str], *, port: int) -
     """
     from dasktune.cli.status import database_at
     from dasktune.dashboard.access import Access
+    from dasktune.dashboard.changes import Changes
     from dasktune.dashboard.server import Studies, serve
     from dasktune.storage.database.database import Database
 
     url, own = database_at(target, settings)
     with closing(Database(url, create=False, reads_only=True)) as database:
-        studies = Studies(database, name, first=own)
+        changes = Changes(url) if allows_changes else None
+        studies = Studies(database, name, first=own, changes=changes)
 
         def say(address: str) -> None:
             typer.echo(f"page: {address}")

@@ -59,6 +59,13 @@ Config = Annotated[
         help="Argument for the file's study() and tuner(), as JSON or text. May be repeated.",
     ),
 ]
+AllowChanges = Annotated[
+    bool,
+    typer.Option(
+        "--allow-changes",
+        help="The page may stop runs, have failed trials trained again, and queue trials.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Pem = Annotated[
     str | None,

@@ -15,6 +15,7 @@ from dasktune.cli.options import (
     FAILED,
     HEADINGS,
     STOPPED,
+    AllowChanges,
     AsJson,
     AuditFlags,
     ClusterFlags,
@@ -100,6 +101,7 @@ def run(
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Serve a live page on loopback; print its address.")
     ] = False,
+    allow_changes: AllowChanges = False,
     audits: AuditFlags,
     log: LogFlags,
 ) -> None:
@@ -115,6 +117,8 @@ def run(
     from dasktune.logs import configure
 
     failures = {"alike_failures": None} if keep_going else {}
+    if allow_changes and not dashboard:
+        raise ConfigurationError("--allow-changes must come with --dashboard")
     limits_of_run = Limits(**given(limits), **failures)
     place = place_of(file.parent, given(cluster, timeouts, audits, log))
     connect, timeouts_of_run = place.connecting(file.parent, given(jobs)), place.timeouts()
@@ -141,7 +145,7 @@ def run(
         if dashboard:
             local = {"workers": None, "gpus_per_worker": None, "trials_per_gpu": 1}
             optimize = partial(optimize, **local)
-            optimize = partial(_with_page, study, place, optimize)
+            optimize = partial(_with_page, study, place, optimize, allows_changes=allow_changes)
         _optimize(study, optimize, connect)
     page = None if no_report else study.report(report)
     raise typer.Exit(_print_results(study, page, as_json=as_json))
@@ -175,7 +179,13 @@ def _optimize(study: Study, optimize: Callable[..., None], client: Connecting) -
 
 
 def _with_page(
-    study: Study, place: Place, optimize: Callable[..., None], *, client: Client | None, **more: Any
+    study: Study,
+    place: Place,
+    optimize: Callable[..., None],
+    *,
+    client: Client | None,
+    allows_changes: bool,
+    **more: Any,
 ) -> None:
     """Optimize while a process of its own serves the live page; print its address and Dask's."""
     from dasktune.dashboard.process import served
@@ -184,7 +194,9 @@ def _with_page(
     needs = study.results.options.needs
     gpus = gpus_per_local_worker(client, place.local_gpus, place.most_per_gpu, needs)
     with (
-        served(study.study_config.database_url, study.name) as address,
+        served(
+            study.study_config.database_url, study.name, allows_changes=allows_changes
+        ) as address,
         cluster_of(client, place.local_workers, gpus, place.most_per_gpu) as connected,
     ):
         typer.echo(f"page: {address}", err=True)

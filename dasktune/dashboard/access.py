@@ -39,6 +39,8 @@ class Access:
     (True, False)
     >>> access.is_token("secret"), access.is_token(""), access.is_token("Secret")
     (True, False, False)
+    >>> access.is_own_page("http://127.0.0.1:80", "127.0.0.1:80")
+    True
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_NBYTES), repr=False)
@@ -51,6 +53,18 @@ class Access:
         except ValueError:
             return False
         return name is not None and name in self.hosts
+
+    def is_own_page(self, origin: str, host: str) -> bool:
+        """Return whether a request that changes something comes from this page itself.
+
+        Parameters
+        ----------
+        origin
+            The header ``Origin``, which browsers send with such a request.
+        host
+            The header ``Host``.
+        """
+        return self.is_host_known(host) and origin == f"http://{host}"
 
     def is_token(self, given: str) -> bool:
         """Return whether a text is the token, in a time that does not depend on the text."""

@@ -44,7 +44,11 @@ def registered(row: StudyRow, records: Iterable[TrialRecord]) -> SearchPlan:
 
 
 def last_step(record: TrialRecord) -> Step:
-    """Return the last step at which a trial may have a report."""
+    """Return the last step at which a trial may have a report.
+
+    A failed trial is no longer asked for, and the stage that failed may have gone on for some
+    steps after its last report: all up to its end are looked up.
+    """
     if record.state is TrialState.FAIL:
         return record.max_steps
     return max(record.steps, record.until or 0)

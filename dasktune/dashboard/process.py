@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from dasktune.dashboard.access import Access
+from dasktune.dashboard.changes import Changes
 from dasktune.dashboard.server import Studies, bokeh_files, serve
 from dasktune.engine.timeouts import PAGE_END_SECONDS
 from dasktune.errors import ClusterError
@@ -18,7 +19,9 @@ from dasktune.storage.database.database import Database
 
 
 @contextmanager
-def served(database: str, study: str | None = None, *, port: int = 0) -> Iterator[str]:
+def served(
+    database: str, study: str | None = None, *, port: int = 0, allows_changes: bool = False
+) -> Iterator[str]:
     """Serve a database in another process inside the context; yield the address to open.
 
     The database's URL goes through a pipe: it may hold a password, and command lines are public.
@@ -31,6 +34,8 @@ def served(database: str, study: str | None = None, *, port: int = 0) -> Iterato
         The only study to show; None for all.
     port
         The port; 0 takes any that is free.
+    allows_changes
+        Whether the page may stop runs, retry trials and queue points.
 
     Raises
     ------
@@ -51,7 +56,12 @@ def served(database: str, study: str | None = None, *, port: int = 0) -> Iterato
     try:
         if process.stdin is None or process.stdout is None:
             raise ClusterError("the live page could not be started")
-        options = {"database": database, "study": study, "port": port}
+        options = {
+            "database": database,
+            "study": study,
+            "port": port,
+            "allows_changes": allows_changes,
+        }
         process.stdin.write(json.dumps(options) + "\n")
         process.stdin.flush()
         answer = process.stdout.readline()
@@ -83,7 +93,8 @@ def main() -> None:
     options = json.loads(sys.stdin.readline())
     try:
         database = Database(options["database"], create=False, reads_only=True)
-        studies = Studies(database, options["study"])
+        changes = Changes(options["database"]) if options["allows_changes"] else None
+        studies = Studies(database, options["study"], changes=changes)
         asyncio.run(_until_input_ends(studies, options["port"]))
     except Exception as error:  # noqa: BLE001 the starter gets the reason, whatever it is
         _say({"error": str(error)})

@@ -17,6 +17,7 @@ from tornado.httpserver import HTTPServer
 from tornado.web import Application, HTTPError, RequestHandler
 
 from dasktune.dashboard.access import HEADER, Access
+from dasktune.dashboard.changes import CHANGES, Changes
 from dasktune.dashboard.study_view import StudyView, document_of
 from dasktune.dashboard.trial_table import split_numbers
 from dasktune.errors import ConfigurationError, DasktuneError, unknown
@@ -36,6 +37,9 @@ SLOW_THREADS = 2
 
 MOST_NUMBER = 999_999_999
 """The largest number in a request: larger ones do not fit into the database."""
+
+MOST_NBYTES = 100_000
+"""The largest request."""
 
 AN_HOUR = "public, max-age=3600"
 
@@ -67,6 +71,8 @@ class Studies:
         The name of the only study to show; None for all.
     first
         The name of the study to show first; the only one, or a list of all, if None.
+    changes
+        Makes the changes that the page asks for; None makes the page read-only.
 
     Raises
     ------
@@ -75,9 +81,14 @@ class Studies:
     """
 
     def __init__(
-        self, database: Database, only: str | None = None, *, first: str | None = None
+        self,
+        database: Database,
+        only: str | None = None,
+        *,
+        first: str | None = None,
+        changes: Changes | None = None,
     ) -> None:
-        self.database, self.only = database, only
+        self.database, self.only, self.changes = database, only, changes
         self._views: dict[int, StudyView] = {}
         self._lock = threading.Lock()
         known = {row.name: row.id for row in database.studies()}
@@ -182,11 +193,14 @@ class _Data(_Handler):
             raise HTTPError(401, reason="the token is missing or wrong")
 
     async def get(self, name: str, study: str = "") -> None:
-        loop = asyncio.get_running_loop()
-        pool = self.slow_pool if name in SLOW else self.pool
-        work = loop.run_in_executor(pool, self._answer, name, study)
+        await self._finish(self.slow_pool if name in SLOW else self.pool, self._answer, name, study)
+
+    async def _finish(
+        self, pool: ThreadPoolExecutor, work: Callable[..., tuple[str, str]], *arguments: str
+    ) -> None:
+        """Send what `work` returns in a thread: a body, and its type."""
         try:
-            content = await work
+            content = await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
         except ConfigurationError as error:
             self.set_status(400)
             content = json.dumps({"error": redacted(str(error))}), "application/json"
@@ -225,6 +239,8 @@ class _Data(_Handler):
                 answer = view.points()
             case "importance":
                 answer = view.importance()
+            case "pending":
+                answer = {"is_allowed": self.studies.changes is not None, **view.pending()}
             case _:
                 raise HTTPError(404)
         return _json(answer), "application/json"
@@ -251,6 +267,35 @@ class _Data(_Handler):
         except ValueError:
             problem = f"{name} must be numbers >= 0 with commas, got {text[:20]!r}"
             raise ConfigurationError(problem) from None
+
+
+class _Change(_Data):
+    """A change that the page asks for: only from this page itself, and only if allowed."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        headers = self.request.headers
+        if not self.access.is_own_page(headers.get("Origin", ""), headers.get("Host", "")):
+            raise HTTPError(403, reason="changes are taken from this page alone")
+        if self.studies.changes is None:
+            raise HTTPError(403, reason="this page is read-only; --allow-changes starts another")
+
+    async def get(self, name: str, study: str = "") -> None:
+        raise HTTPError(405)
+
+    async def post(self, name: str, study: str) -> None:
+        await self._finish(self.slow_pool, self._made, name, study)
+
+    def _made(self, name: str, study: str) -> tuple[str, str]:
+        if self.studies.changes is None:
+            raise HTTPError(403)
+        try:
+            document = json.loads(self.request.body or b"{}")
+        except ValueError:
+            raise ConfigurationError("a change must be a JSON object") from None
+        view = self.studies.view(int(study))
+        words = self.studies.changes.make(name, view.row, document)
+        return _json({"said": words}), "application/json"
 
 
 def _json(value: object) -> str:
@@ -291,11 +336,12 @@ def application(studies: Studies, access: Access) -> Application:
     slow_pool = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="slow-page")
     data = {"access": access, "studies": studies, "pool": pool, "slow_pool": slow_pool}
     file = {"access": access, "path_of": known.get}
-    numbered = "overview|history|trials|curves|csv|trial|lineage|tree|points|importance"
+    numbered = "overview|history|trials|curves|csv|trial|lineage|tree|points|importance|pending"
     return Application(
         [
             (r"/api/(studies)", _Data, data),
             (rf"/api/({numbered})/(\d{{1,9}})", _Data, data),
+            (rf"/api/change/({'|'.join(CHANGES)})/(\d{{1,9}})", _Change, data),
             (r"/([\w.-]*)", _PageFile, file),
         ],
         compress_response=True,
@@ -321,7 +367,7 @@ def listen(application: Application, port: int = 0) -> tuple[HTTPServer, int]:
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:
         raise ConfigurationError(f"--port {port} cannot be used: {error.strerror}") from None
-    server = HTTPServer(application)
+    server = HTTPServer(application, max_body_size=MOST_NBYTES, max_buffer_size=MOST_NBYTES)
     listener.setblocking(False)
     server.add_socket(listener)
     return server, int(listener.getsockname()[1])

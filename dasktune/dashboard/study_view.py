@@ -35,6 +35,7 @@ from dasktune.sequences import Sequence as SequenceOfValues
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.redaction import redacted
+from dasktune.study.from_elsewhere import pending_changes
 from dasktune.types import Objective, TrialState
 
 MOST_CURVES = 100
@@ -297,6 +298,10 @@ class StudyView:
         """Return the importance of each hyper-parameter for the first objective."""
         version = self.refreshed()
         return self.kept.get("importance", version, SLOW_SECONDS, self._importance)
+
+    def pending(self) -> dict[str, object]:
+        """Return the changes that wait for a run, and the known coordinates of the space."""
+        return pending_changes(self.database, self.row)
 
     def _importance(self) -> dict[str, object]:
         import optuna

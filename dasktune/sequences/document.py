@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from functools import reduce
+from functools import cache, reduce
 from operator import rshift
 from typing import Final
 
@@ -73,11 +73,17 @@ def _member(name: str, arguments: Mapping[str, object]) -> Sequence:
         raise ConfigurationError(
             unknown("sequence family", name, [*FAMILIES, "Ended", "Joined", "Rest"])
         )
-    parameters = inspect.signature(FAMILIES[name]).parameters.values()
-    required = [item.name for item in parameters if item.default is item.empty]
-    optional = [item.name for item in parameters if item.default is not item.empty]
-    _need(name, arguments, required, optional)
+    _need(name, arguments, *_parameters(FAMILIES[name]))
     return FAMILIES[name](**arguments)
+
+
+@cache
+def _parameters(family: type[Sequence]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the required parameters of a family, and those of the optional ones."""
+    parameters = inspect.signature(family).parameters.values()
+    required = (item.name for item in parameters if item.default is item.empty)
+    optional = (item.name for item in parameters if item.default is not item.empty)
+    return tuple(required), tuple(optional)
 
 
 def _need(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 
+from dasktune.driver.history import History
 from dasktune.driver.recorder import Recorder
 from dasktune.engine.timeouts import WAITS, Waits
 from dasktune.errors import ConfigurationError, refuse, unknown
@@ -37,10 +38,7 @@ class StudyAdditions:
     @property
     def queued(self) -> list[Mapping[str, Value]]:
         """The points that wait for the next tuner that draws configurations."""
-        points = [note["point"] for note in self._history.notes("queued")]
-        taken = sum(len(record["inputs"].get("queued", ())) for record in self._history.begun)
-        cleared = sum(note["count"] for note in self._history.notes("unqueued"))
-        return points[taken + cleared :]
+        return queued_points(self._history)
 
     def enqueue_trial(self, params: Mapping[str, Value]) -> None:
         """Queue a point: the next new tuner that draws configurations tries it first.
@@ -61,11 +59,11 @@ class StudyAdditions:
             for name in params
             if known and name not in known
         )
-        self._history.note("queued", point=plain_params(params))
+        queue_point(self._history, params)
 
     def clear_queue(self) -> None:
         """Forget the points that are queued."""
-        self._history.note("unqueued", count=len(self.queued))
+        clear_queue(self._history)
 
     def add_trial(
         self,
@@ -162,6 +160,24 @@ class StudyAdditions:
             steps=steps,
         )
         Verdicts(self._results.database, self._results.store.files).record(outcome)
+
+
+def queued_points(history: History) -> list[Mapping[str, Value]]:
+    """Return the points that wait for the next tuner that draws configurations."""
+    points = [note["point"] for note in history.notes("queued")]
+    taken = sum(len(record["inputs"].get("queued", ())) for record in history.begun)
+    cleared = sum(note["count"] for note in history.notes("unqueued"))
+    return points[taken + cleared :]
+
+
+def queue_point(history: History, params: Mapping[str, Value]) -> None:
+    """Queue a point whose names are known."""
+    history.note("queued", point=plain_params(params))
+
+
+def clear_queue(history: History) -> None:
+    """Forget the points that are queued."""
+    history.note("unqueued", count=len(queued_points(history)))
 
 
 def recorder_of(results: StudyResults, run: str = "", waits: Waits = WAITS) -> Recorder:

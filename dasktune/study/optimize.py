@@ -22,6 +22,7 @@ from dasktune.driver.audit_notes import AuditDifferenceError, AuditFailure, figu
 from dasktune.driver.history import TunerPlace
 from dasktune.driver.interrupt import interruptible
 from dasktune.driver.numerics import rule_of
+from dasktune.driver.retry_notes import note_retried, trials_to_retry
 from dasktune.driver.run import (
     AuditTerms,
     StudyRun,
@@ -35,6 +36,7 @@ from dasktune.driver.run import (
 from dasktune.driver.speed_keeper import SpeedKeeper
 from dasktune.engine.engine import Engine, refuse_objectives
 from dasktune.engine.limits import Limits, Meter, Used
+from dasktune.engine.outcome import Outcome
 from dasktune.engine.timeouts import INTERRUPT_LOOK_SECONDS, STOP_AGAIN_SECONDS, Timeouts
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, StorageError, TrainerError, refuse, unknown
@@ -414,12 +416,27 @@ class Optimizer:
     def _with_again(self, place: TunerPlace) -> TunerPlace:
         """Return a place with the trials of its tuner that are to be trained again."""
         retry, retrain = (self._locals_of(place, how) for how in _AGAIN)
+        if asked := self._noted_to_retry(place):
+            retry = tuple(sorted({*retry, *asked}))
         if retry and not place.tuner.takes_back:
             raise ConfigurationError(
                 f"{type(place.tuner).__name__} cannot take a failed trial back: it has decided "
                 f"without it; the study has {len(retry):,}"
             )
         return replace(place, retry=retry, retrain=retrain)
+
+    def _noted_to_retry(self, place: TunerPlace) -> tuple[int, ...]:
+        """Return a tuner's own numbers of the trials that somebody asked to retry elsewhere."""
+        asked = trials_to_retry(self._results.history) & self._eligible("retry")
+        records = [self._results.records[number] for number in asked]
+        own = tuple(record.local for record in records if record.tuner == place.number)
+        if own and not place.tuner.takes_back:
+            logger.warning(
+                "study %s: %s takes no failed trial back, so %d are not trained again",
+                *(self._name, type(place.tuner).__name__, len(own)),
+            )
+            return ()
+        return own
 
     def _locals_of(self, place: TunerPlace, how: Again) -> tuple[int, ...]:
         """Return a tuner's own numbers of its trials that are to be trained again in a way."""
@@ -651,8 +668,16 @@ class Optimizer:
         ):
             if self._is_stopping:
                 self.runner.request_stop()
+            retried = {*place.retry}
+
+            def begin(now: float, capacity: int) -> Outcome:
+                outcome = started.begin(now, capacity)
+                own = (r for r in results.records.values() if r.tuner == place.number)
+                note_retried(results.history, (r.number for r in own if r.local in retried))
+                return outcome
+
             try:
-                self.runner.run(started.begin)
+                self.runner.run(begin)
             finally:
                 self.runner = None
         results.is_current = True

@@ -14,7 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dasktune.cli import app
+from dasktune.cli.status import read
 from dasktune.dashboard.access import HEADER
+from dasktune.dashboard.process import served
 from tests.dashboard.made_study import Made, made_database
 
 from .conftest import Folder
@@ -31,6 +33,16 @@ def asked(line: str, path: str) -> object:
     request = urllib.request.Request(f"{match[1]}api/{path}", headers={HEADER: match[4]})
     with urllib.request.urlopen(request, timeout=30) as answer:
         return json.loads(answer.read())
+
+
+def posted(line: str, path: str) -> str:
+    """Return what the server at a printed address says of a change."""
+    match = ADDRESS.match(line.strip())
+    assert match is not None, line
+    headers = {HEADER: match[4], "Origin": match[1].rstrip("/")}
+    request = urllib.request.Request(f"{match[1]}api/change/{path}", b"{}", headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return str(json.loads(answer.read())["said"])
 
 
 def ended(process: subprocess.Popen[str]) -> int:
@@ -82,3 +94,29 @@ def test_dashboard_refuses_what_it_cannot_show(tmp_path: Path) -> None:
         answer = runner.invoke(app, ["dashboard", str(tmp_path), "--port", port])
     assert answer.exit_code == 2
     assert f"--port {port} cannot be used" in answer.output
+
+
+def test_the_page_stops_a_run_and_has_trials_retried(folder: Folder) -> None:
+    folder.hold(at=12)
+    bad = ("--workers", "1", "--no-report", "--config", "bad=true")
+    process = folder.start("run", "counting.py", *bad, "--dashboard", "--allow-changes")
+    assert process.stderr is not None
+    page = process.stderr.readline()
+    folder.wait_for_steps(11, process)
+    assert f"Process {process.pid} on " in posted(page, "stop/1")
+    while "asked to stop by the live page, " not in process.stderr.readline():
+        assert process.poll() is None
+    folder.go_on(at=12)
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+
+    assert folder.command("run", "counting.py", *bad).returncode == 1
+    store = str(folder.path / "runs" / "counting")
+    (before,) = read(store)
+    with served(store + "/dasktune.db", allows_changes=True) as address:
+        assert "The next run trains 1 failed trial again." in posted(f"page: {address}", "retry/1")
+    assert folder.command("run", "counting.py", *bad).returncode == 1
+    (after,) = read(store)
+    assert after.stages["failed"] > before.stages["failed"]
+    assert folder.command("run", "counting.py", *bad).returncode == 1
+    assert read(store)[0].stages == after.stages, "a request is taken once"

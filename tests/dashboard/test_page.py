@@ -201,3 +201,27 @@ def test_page_fits_a_phone(
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         # All tabs are in view: nothing shows that a row of tabs could be scrolled.
         assert page.locator("#tabs").evaluate("tabs => tabs.scrollWidth <= tabs.clientWidth")
+
+
+def test_a_reader_may_queue_and_retry_trials(tmp_path: Path, open_page: Callable[..., Any]) -> None:
+    file = made_database(tmp_path, made=Made(trials=20, fails_every=10))
+    with served(str(file), allows_changes=True) as address:
+        with open_page(at(address, "1/overview")) as page:
+            changes = page.locator("#changes")
+            changes.get_by_label("lr").fill("5")
+            changes.get_by_role("button", name="Queue it").click()
+            changes.get_by_text("lr must be a number from 0.001 to 0.1, got 5").wait_for()
+            changes.get_by_label("lr").fill("0.05")
+            changes.get_by_label("batch").select_option("64")
+            changes.get_by_role("button", name="Queue it").click()
+            changes.get_by_text('1 trial queued for the next new tuner: {"lr":0.05').wait_for()
+            assert changes.get_by_role("button", name="Stop the run").count() == 0
+        with open_page(at(address, "1/trial/9")) as page:
+            page.get_by_role("button", name="Train it again").click()
+            page.get_by_text("The next run trains 1 failed trial again.").wait_for()
+
+
+def test_a_read_only_page_offers_no_change(address: str, open_page: Callable[..., Any]) -> None:
+    with open_page(at(address, "1/trial/49")) as page:
+        page.locator("#error-of-trial").wait_for()
+        assert page.get_by_role("button", name="Train it again").count() == 0

@@ -8,7 +8,7 @@ import io
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dasktune.dashboard.access import HEADER, Access
+from dasktune.dashboard.changes import Changes
 from dasktune.dashboard.server import SLOW_THREADS, THREADS, Studies, serve
 from dasktune.dashboard.study_view import StudyView
 from dasktune.errors import ConfigurationError
@@ -33,6 +34,16 @@ class Client:
     def __init__(self, port: int) -> None:
         self.port = port
 
+    def change(self, name: str, document: object, **headers: str) -> tuple[int, str]:
+        """Return the status of the answer to a POST, and its words."""
+        host = f"127.0.0.1:{self.port}"
+        sent = {HEADER: TOKEN, "Origin": f"http://{host}", **headers}
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
+            connection.request("POST", f"/api/change/{name}", json.dumps(document), sent)
+            answer = connection.getresponse()
+            said = json.loads(answer.read())
+            return answer.status, said.get("said") or said["error"]
+
     def ask(self, path: str, *, host: str = "", token: str | None = TOKEN) -> HTTPResponse:
         """Return the answer to a GET; its body is read."""
         headers = {"Host": host or f"127.0.0.1:{self.port}"}
@@ -49,14 +60,14 @@ class Client:
         return json.loads(self.ask(path).body)  # type: ignore[attr-defined]
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("made")
-    file = made_database(folder, made=Made(trials=40, fails_every=10, running=2), other=Made())
-    database = Database(file, create=False)
+@contextmanager
+def serving_in_a_thread(file: Path, changes: Changes | None = None) -> Iterator[Client]:
+    """Serve a database meanwhile."""
+    database = Database(file, create=False, reads_only=True)
     addresses: list[str] = []
     loop = asyncio.new_event_loop()
-    serving = serve(Studies(database), Access(token=TOKEN), port=0, on_address=addresses.append)
+    studies = Studies(database, changes=changes)
+    serving = serve(studies, Access(token=TOKEN), port=0, on_address=addresses.append)
     task = loop.create_task(serving)
 
     def run() -> None:
@@ -73,6 +84,22 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     loop.call_soon_threadsafe(task.cancel)
     thread.join()
     database.close()
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    folder = tmp_path_factory.mktemp("made")
+    file = made_database(folder, made=Made(trials=40, fails_every=10, running=2), other=Made())
+    with serving_in_a_thread(file) as made:
+        yield made
+
+
+@pytest.fixture
+def changing(tmp_path: Path) -> Iterator[Client]:
+    """Return a client of a server that takes changes."""
+    file = made_database(tmp_path, made=Made(trials=20, fails_every=10))
+    with serving_in_a_thread(file, Changes(str(file))) as made:
+        yield made
 
 
 DATA = [
@@ -209,3 +236,67 @@ def test_the_database_is_only_read(tmp_path: Path) -> None:
         view = Studies(database).view(1)
         view.overview(), view.curves(""), view.trials(), view.csv()
     assert file.read_bytes() == before
+
+
+def test_a_page_without_changes_is_read_only(client: Client) -> None:
+    status, words = client.change("retry/1", {})
+    assert (status, words) == (403, "this page is read-only; --allow-changes starts another")
+    assert client.json("/api/pending/1")["is_allowed"] is False
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({HEADER: "wrong"}, 401),
+        ({"Host": "evil.example"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": ""}, 403),
+    ],
+)
+def test_changes_of_other_pages_are_refused(
+    changing: Client, headers: dict[str, str], status: int
+) -> None:
+    assert changing.change("retry/1", {}, **headers)[0] == status
+    assert changing.json("/api/pending/1")["retry"] == []
+    assert changing.ask("/api/change/retry/1").status in (403, 405)
+
+
+def test_failed_trials_wait_for_the_next_run(changing: Client) -> None:
+    status, words = changing.change("retry/1", {"trials": [9]})
+    assert (status, words) == (200, "The next run trains 1 failed trial again.")
+    assert changing.json("/api/pending/1")["retry"] == [9]
+    assert changing.change("retry/1", {})[1] == "The next run trains 2 failed trials again."
+    assert changing.json("/api/pending/1")["retry"] == [9, 19]
+
+
+def test_a_queued_trial_waits_and_can_be_forgotten(changing: Client) -> None:
+    assert changing.change("enqueue/1", {"params": {"lr": 0.05, "batch": 64}})[0] == 200
+    assert changing.json("/api/pending/1")["queued"] == [{"lr": 0.05, "batch": 64}]
+    assert changing.change("unqueue/1", {})[0] == 200
+    assert changing.json("/api/pending/1")["queued"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "words"),
+    [
+        ("retry/1", {"trials": [3]}, "trial 3 must have failed to be trained again, it is COMPLE"),
+        ("retry/1", {"trials": [77]}, "there is no trial 77"),
+        ("retry/1", {"trials": "all"}, "trials must be a list of numbers, got 'all'"),
+        ("retry/1", {"trial": 9}, "unknown field of retry 'trial'; "),
+        ("retry/1", [9], "a change must be a JSON object, got [9]"),
+        ("enqueue/1", {"params": {"lrr": 1}}, "unknown coordinate 'lrr'; "),
+        ("enqueue/1", {"params": {"lr": 1}}, "lr must be a number from 0.001 to 0.1, got 1"),
+        ("enqueue/1", {"params": {"batch": "64"}}, "batch must be one of 16, 32, 64, 128, got '64"),
+        ("enqueue/1", {"params": {}}, "a queued trial must have at least one value, got none"),
+        ("enqueue/1", {"params": [1]}, "params must be values by name, got [1]"),
+        ("stop/1", {}, "study 'made' must run to be stopped; it never did"),
+        ("stop/9", {}, "unknown study '9'"),
+    ],
+)
+def test_a_wrong_change_says_what_must_hold(
+    changing: Client, name: str, document: object, words: str
+) -> None:
+    status, said = changing.change(name, document)
+    assert status == 400
+    assert said.startswith(words)

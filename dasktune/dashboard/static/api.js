@@ -36,7 +36,7 @@ export const download = async (path, query, name) => {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 };
 export const change = async (path, document) =>
-  (await request(path, {}, { method: "POST", body: JSON.stringify(document) })).json();
+  (await request(`change/${path}`, {}, { method: "POST", body: JSON.stringify(document) })).json();
 
 // Texts become text nodes: nothing from the database is ever read as HTML.
 export const element = (name, attributes = {}, ...children) => {

@@ -1,6 +1,7 @@
 // The overview: figures, the best value over time and over trials, who runs what, failures.
 "use strict";
 import { api, breathe, duration, element, moment, number, plural } from "./api.js";
+import { changes } from "./changes.js";
 import { STATES, onTap, plot, source, tools } from "./charts.js";
 
 const MOST_DOTS = 2500;
@@ -10,6 +11,7 @@ export const overview = async (place, { study, status }) => {
   const tiles = element("div", { class: "tiles" });
   const chart = element("div", { class: "chart" });
   const below = element("div");
+  const changing = element("div");
   const history = new History(study, status);
   const byTime = element("input", { type: "checkbox" });
   const isLog = element("input", { type: "checkbox" });
@@ -19,15 +21,17 @@ export const overview = async (place, { study, status }) => {
   place.append(tiles, element("section", { class: "card", id: "history" },
     element("div", { class: "tools" }, element("h2", {}, "Best so far"),
       status.metrics.length > 1 && which,
-      element("label", {}, byTime, "over time"), element("label", {}, isLog, "log axis")), chart), below);
+      element("label", {}, byTime, "over time"), element("label", {}, isLog, "log axis")), chart), below, changing);
   showTiles(tiles, status, study);
   showBelow(below, status, study);
   await history.refresh();
   await redraw();
+  const tools = await changes(changing, { study });
   return {
     async update(now, isNew) {
       showTiles(tiles, now, study);
       showBelow(below, now, study);
+      await tools?.update(now);
       if (isNew && (await history.refresh())) history.renew({ byTime: byTime.checked, at: Number(which.value) });
     },
   };

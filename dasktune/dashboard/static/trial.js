@@ -1,6 +1,7 @@
 // The page of one trial: sequences, curves, error, stages, and the lineage of its states.
 "use strict";
-import { api, breathe, duration, element, moment, number, plural } from "./api.js";
+import { api, breathe, change, duration, element, moment, number, plural } from "./api.js";
+import { button } from "./changes.js";
 import { PALETTE, plot, source, tools } from "./charts.js";
 
 const rows = (head, lines) => element("div", { class: "scroll" }, element("table", {},
@@ -20,6 +21,7 @@ export const trial = async (place, { study, words, say }) => {
   const wanted = Number(words[0]);
   const chart = element("div", { class: "chart" });
   const lineage = element("div");
+  const { is_allowed: isAllowed } = await api(`pending/${study}`);
   let shown = null;
 
   const draw = async () => {
@@ -27,7 +29,8 @@ export const trial = async (place, { study, words, say }) => {
     const [where, line] = (shown.frames || "").split("\n");
     const failed = shown.state === "FAIL" && element("section", { class: "card", id: "error-of-trial" }, element("h2", { class: "bad" }, shown.message || "failed"),
       where && element("p", {}, element("code", {}, line || ""), element("span", { class: "under" }, ` ${where}`)),
-      shown.traceback && element("details", {}, element("summary", {}, "traceback"), element("pre", {}, shown.traceback)));
+      shown.traceback && element("details", {}, element("summary", {}, "traceback"), element("pre", {}, shown.traceback)),
+      isAllowed && button("Train it again", null, () => change(`retry/${study}`, { trials: [wanted] })));
     const step = (at) => element("button", { type: "button", "aria-label": at < 0 ? "trial before" : "next trial", on: { click: () => { location.hash = `#/${study}/trial/${Math.max(0, wanted + at)}`; } } }, at < 0 ? "‹" : "›");
     const attributes = Object.entries(shown.user_attrs);
     const head = element("section", { class: "card" },
