@@ -18,7 +18,7 @@ from tornado.web import Application, HTTPError, RequestHandler
 
 from dasktune.dashboard.access import HEADER, Access
 from dasktune.dashboard.changes import CHANGES, Changes
-from dasktune.dashboard.study_view import StudyView, document_of
+from dasktune.dashboard.study_view import StudyView, document_of, load_importance
 from dasktune.dashboard.trial_table import split_numbers
 from dasktune.errors import ConfigurationError, DasktuneError, unknown
 from dasktune.storage.database.database import Database
@@ -29,7 +29,10 @@ logger = logging.getLogger(__name__)
 THREADS = 4
 """Threads that read the database for requests."""
 
-SLOW = ("importance", "tree", "lineage")
+QUICK = ("overview", "history", "trials", "curves", "csv", "trial", "points", "pending")
+"""Answers about a study that take well below a second."""
+
+SLOW = ("importance", "tree", "lineage", "prediction")
 """Answers that may take seconds to compute in a large study."""
 
 SLOW_THREADS = 2
@@ -233,6 +236,8 @@ class _Data(_Handler):
                 answer = view.trial(self._number("number", 0))
             case "lineage":
                 answer = view.lineage(self._number("number", 0), self.studies.views())
+            case "prediction":
+                answer = view.prediction(self._number("number", 0))
             case "tree":
                 answer = view.tree()
             case "points":
@@ -336,7 +341,9 @@ def application(studies: Studies, access: Access) -> Application:
     slow_pool = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="slow-page")
     data = {"access": access, "studies": studies, "pool": pool, "slow_pool": slow_pool}
     file = {"access": access, "path_of": known.get}
-    numbered = "overview|history|trials|curves|csv|trial|lineage|tree|points|importance|pending"
+    numbered = (
+        "overview|history|trials|curves|csv|trial|lineage|tree|points|importance|pending|prediction"
+    )
     return Application(
         [
             (r"/api/(studies)", _Data, data),
@@ -389,6 +396,7 @@ async def serve(
     """
     server, bound = listen(application(studies, access), port)
     on_address(access.address(bound, studies.first))
+    threading.Thread(target=load_importance, daemon=True).start()
     try:
         await asyncio.Event().wait()
     finally:

@@ -30,6 +30,7 @@ from dasktune.graph.plan import SearchPlan
 from dasktune.mirror import optuna_study
 from dasktune.report.sequence_plot import plot_sequence, runs_of
 from dasktune.report.status import status_of
+from dasktune.results.prediction import CurveReader, predict_trial
 from dasktune.results.results import objective_of
 from dasktune.sequences import Sequence as SequenceOfValues
 from dasktune.storage.database.database import Database
@@ -52,6 +53,9 @@ MOST_PLOTTED = 1000
 
 MOST_WEIGHED = 1000
 """Complete trials of which the importance of hyper-parameters is computed."""
+
+PREDICTED_SHARES = (0.5, 0.95)
+"""Probabilities of the intervals of a prediction."""
 
 LEAST_TRIALS = 10
 """Complete trials without which nothing is said about importance."""
@@ -252,15 +256,66 @@ class StudyView:
         own = registered(self.row, [record])
         nodes = own.nodes_of(number)
         if not nodes or nodes[0].parent is None:
-            return {"users": []}
+            return {"users": [], "compared": [self.row.name], "studies": len(others)}
         root = nodes[0].parent.key_at(0)
+        # The key before any step is a hash of fingerprint and seed, and of more where nothing is
+        # merged: studies that differ in these have no state in common.
         alike = [view for view in others if _fingerprint(view.row) == _fingerprint(self.row)]
+        compared = {"compared": [view.row.name for view in alike], "studies": len(others)}
         spans: list[dict[str, object]] = []
         for view in alike:
             plan = view.plan()
             each = StudyPlan(id=view.row.id, name=view.row.name, plan=plan)
             spans += users(record, root, [each], partial(trials_below, plan))
-        return {"users": spans}
+        return {"users": spans, **compared}
+
+    def prediction(self, number: int) -> dict[str, object]:
+        """Return the predicted future of a trial, by its own curve and those of a sample.
+
+        `dasktune predict` looks at all trials; this at the best and some others, to be quick.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such trial.
+        """
+        self.refreshed()
+        record = self._known(number)
+        numbers = {number, *(entry.number for entry in self.table.sampled(MOST_CURVES))}
+        known = self.records(sorted(numbers))
+        try:
+            reader = self._curve_reader([each for each in known if each.was_trained_here])
+            prediction = predict_trial(reader, record.number)
+        except ConfigurationError as error:
+            return {"why": str(error)}
+        steps, medians = prediction.steps, prediction.medians
+        spans = {share: prediction.interval(share) for share in PREDICTED_SHARES}
+        places = sorted({at * (len(steps) - 1) // MOST_POINTS for at in range(MOST_POINTS + 1)})
+        return {
+            "metric": prediction.metric,
+            "trials": len(known),
+            "steps": [steps[at] for at in places],
+            "medians": [medians[at] for at in places],
+            "intervals": [
+                {"share": share, "ends": [span[at] for at in places]}
+                for share, span in spans.items()
+            ],
+        }
+
+    def _curve_reader(self, records: Sequence[TrialRecord]) -> CurveReader:
+        """Return a reader of the curves of some trials."""
+        plan, reports = registered(self.row, records), self.reports(records)
+        for record in records:
+            for node in plan.nodes_of(record.number) if record.number in plan.paths else ():
+                for step, metrics in reports.get(record.number, {}).items():
+                    if node.start < step <= node.stop:
+                        plan.learn(node, step, metrics=metrics)
+        return CurveReader(
+            plan=plan,
+            records={record.number: record for record in records},
+            metric=self.objective.metrics[0],
+            direction=self.objective.directions[0],
+        )
 
     def plan(self) -> SearchPlan:
         """Return the plan of all trials, at most 10 seconds old while the study changes."""
@@ -361,6 +416,13 @@ class StudyView:
         """Return the values of the trials that changed after a version, as columns."""
         self.refreshed()
         return self.table.changes(since)
+
+
+def load_importance() -> None:
+    """Import what computes importance, which takes seconds: the first reader need not wait."""
+    import optuna
+
+    optuna.importance.PedAnovaImportanceEvaluator()
 
 
 def _fingerprint(row: StudyRow) -> object:

@@ -36,7 +36,7 @@ def asked(line: str, path: str) -> object:
 
 
 def posted(line: str, path: str) -> str:
-    """Return what the server at a printed address says of a change."""
+    """Return the words of the server at a printed address about a change."""
     match = ADDRESS.match(line.strip())
     assert match is not None, line
     headers = {HEADER: match[4], "Origin": match[1].rstrip("/")}

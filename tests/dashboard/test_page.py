@@ -169,6 +169,7 @@ def test_trial_shows_its_error_and_lineage(address: str, open_page: Callable[...
         error = page.locator("#error-of-trial")
         error.get_by_text('raise ValueError("too high")').first.wait_for()
         page.locator("#lineage").get_by_text("Who uses its states now").wait_for()
+        page.locator("[data-used-at]").get_by_text("trials of made").first.wait_for()
         assert page.locator("#stages tbody tr").count() >= 2
         page.get_by_role("button", name="next trial").click()
         page.get_by_role("heading", name="Trial 50").wait_for()
@@ -225,3 +226,8 @@ def test_a_read_only_page_offers_no_change(address: str, open_page: Callable[...
     with open_page(at(address, "1/trial/49")) as page:
         page.locator("#error-of-trial").wait_for()
         assert page.get_by_role("button", name="Train it again").count() == 0
+
+
+def test_a_running_trial_shows_its_prediction(address: str, open_page: Callable[..., Any]) -> None:
+    with open_page(at(address, "1/trial/298")) as page:
+        page.locator("#prediction canvas").first.wait_for()

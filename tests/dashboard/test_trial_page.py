@@ -105,3 +105,25 @@ def test_points_are_columns_of_the_same_length(studies: Studies) -> None:
     assert {*points["params"]} == {"lr", "milestone", "batch"}
     lengths = {len(column) for column in (points["number"], *points["params"].values())}
     assert lengths == {36}
+
+
+def test_a_running_trial_has_a_prediction(tmp_path: Path) -> None:
+    file = made_database(tmp_path, made=Made(trials=20, running=4))
+    with closing(Database(file, create=False)) as database:
+        view = Studies(database).view(1)
+        known: Any = view.prediction(17)
+        assert known["metric"] == "loss"
+        assert known["trials"] == 20
+        assert 10 < known["steps"][0] <= known["steps"][-1] == 20
+        for span in known["intervals"]:
+            for (low, high), median in zip(span["ends"], known["medians"], strict=True):
+                assert low <= median <= high
+        assert "why" in view.prediction(3), "it has ended"
+
+
+def test_studies_of_other_code_are_not_compared(tmp_path: Path) -> None:
+    sizes = {"first": Made(trials=8), "second": Made(trials=8), "other": Made(shared=False)}
+    with closing(Database(made_database(tmp_path, **sizes), create=False)) as database:
+        studies = Studies(database)
+        lineage: Any = studies.view(1).lineage(6, studies.views())
+        assert (lineage["compared"], lineage["studies"]) == (["first", "second"], 3)

@@ -73,4 +73,4 @@ export const moment = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleS
 // The caller yields to the browser, so that several plots are several short tasks.
 export const breathe = () => new Promise((done) => setTimeout(done, 0));
 
-export const plural = (amount, noun) => `${number(amount)} ${noun}${amount === 1 ? "" : "s"}`;
+export const plural = (amount, noun, several = `${noun}s`) => `${number(amount)} ${amount === 1 ? noun : several}`;

@@ -43,7 +43,7 @@ export const trial = async (place, { study, words, say }) => {
     const stages = card("Stages on its path", element("p", { class: "under" }, "All studies of the database that trained its states."),
       rows(["steps", "study", "for trials", "ended", "took", "worker", "status"], shown.stages.map((each) => [`${number(each.start)} to ${number(each.start + each.steps)}`, each.study,
         links(each.study_id, each.trials, 0), moment(each.ended), each.ended && each.started ? duration(each.ended - each.started) : "—", `${each.worker} ${each.kind}`, each.message ? element("span", { class: "bad" }, `${each.status}: ${each.message}`) : each.status])));
-    const states = card("Stored states", shown.states.length ? rows(["step", "made by study", "on", "last used", "size", "key"], shown.states.map((each) => [number(each.step), each.study || "—", moment(each.created), moment(each.used), `${number(each.nbytes)} B`, element("code", {}, each.key.slice(0, 16))])) : element("p", { class: "under" }, "None is stored any more, or yet."));
+    const states = card("Stored states", shown.states.length ? rows(["step", "made by study", "on", "last used", "used now by", "size", "key"], shown.states.map((each) => [number(each.step), each.study || "—", moment(each.created), moment(each.used), element("span", { "data-used-at": each.step }, "…"), `${number(each.nbytes)} B`, element("code", {}, each.key.slice(0, 16))])) : element("p", { class: "under" }, "None is stored any more, or yet."));
     stages.id = "stages";
     place.replaceChildren(head, ...(failed ? [failed] : []), element("div", { class: "two" }, element("section", { class: "card" }, element("h2", {}, "Curves"), chart), sequences), lineage, stages, states);
     await breathe();
@@ -66,15 +66,37 @@ export const trial = async (place, { study, words, say }) => {
     }
   };
   const showLineage = async () => {
-    const { users } = await api(`lineage/${study}`, { number: wanted });
+    const { users, compared, studies } = await api(`lineage/${study}`, { number: wanted });
+    const others = studies - compared.length;
+    const scope = element("p", { class: "under" }, `States are the same where code, config, data and seed are: looked at ${plural(compared.length, "study", "studies")} of this trainer (${compared.join(", ")})`,
+      others ? `; ${plural(others, "study", "studies")} of other code or data can share no state with it.` : ": all of the database that are shown.");
     const shared = users.filter((each) => each.study_id !== study || each.trials > 1);
     const section = card("Who uses its states now", shared.length
       ? rows(["steps", "study", "trials"], shared.map((each) => [`${number(each.start)} to ${number(each.stop)}`, each.study, [`${number(each.trials)}: `, links(each.study_id, each.first, each.trials - each.first.length)]]))
-      : element("p", { class: "under" }, "Only this trial."));
+      : element("p", { class: "under" }, "Only this trial."), scope);
+    for (const cell of place.querySelectorAll("[data-used-at]")) {
+      const step = Number(cell.dataset.usedAt);
+      const through = users.filter((each) => each.start < step && step <= each.stop);
+      cell.textContent = through.length ? through.map((each) => `${plural(each.trials, "trial")} of ${each.study}`).join(", ") : "nobody";
+    }
     section.id = "lineage";
     lineage.replaceChildren(section);
   };
+  const showPrediction = async () => {
+    const { why, metric, trials, steps, medians, intervals } = await api(`prediction/${study}`, { number: wanted });
+    if (why) return;
+    const part = element("div", { id: "prediction" });
+    chart.append(element("h3", {}, `Predicted ${metric}`), element("p", { class: "under" }, `The median, and the spans that hold it with 50% and 95% probability, from ${plural(trials, "trial")}`), part);
+    await plot(part, { yLabel: metric, xLabel: "step", height: 230 }, (figure) => {
+      for (const { ends } of [...intervals].reverse())
+        figure.varea({ x: steps, y1: ends.map(([low]) => low), y2: ends.map(([, high]) => high), fill_color: PALETTE[1], fill_alpha: 0.22 });
+      figure.line({ x: steps, y: medians, line_color: PALETTE[1], line_width: 2, line_dash: [6, 3] });
+      const [known, values] = shown.curves[metric] || [[], []];
+      figure.line({ x: known, y: values, line_color: PALETTE[0], line_width: 2 });
+    });
+  };
   await draw();
   showLineage().catch(say);
+  if (shown.steps < shown.max_steps && shown.state !== "FAIL") showPrediction().catch(say);
   return { async update(_, isNew) { if (isNew && shown.state === "RUNNING") await draw(); } };
 };
