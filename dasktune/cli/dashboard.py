@@ -41,13 +41,13 @@ def show(
     """
     from dasktune.cli.status import database_at
     from dasktune.dashboard.access import Access
-    from dasktune.dashboard.changes import Changes
+    from dasktune.dashboard.changes import StudyChanges
     from dasktune.dashboard.server import Studies, serve
     from dasktune.storage.database.database import Database
 
     url, own = database_at(target, settings)
     with closing(Database(url, create=False, reads_only=True)) as database:
-        changes = Changes(url) if allows_changes else None
+        changes = StudyChanges(url) if allows_changes else None
         studies = Studies(database, name, first=own, changes=changes)
 
         def say(address: str) -> None:

@@ -34,7 +34,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class StudyChanges:
     """Makes the changes that the page asks for.
 
     Parameters

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from dasktune.dashboard.access import Access
-from dasktune.dashboard.changes import Changes
+from dasktune.dashboard.changes import StudyChanges
 from dasktune.dashboard.server import Studies, bokeh_files, serve
 from dasktune.engine.timeouts import PAGE_END_SECONDS
 from dasktune.errors import ClusterError
@@ -93,7 +93,7 @@ def main() -> None:
     options = json.loads(sys.stdin.readline())
     try:
         database = Database(options["database"], create=False, reads_only=True)
-        changes = Changes(options["database"]) if options["allows_changes"] else None
+        changes = StudyChanges(options["database"]) if options["allows_changes"] else None
         studies = Studies(database, options["study"], changes=changes)
         asyncio.run(_until_input_ends(studies, options["port"]))
     except Exception as error:  # noqa: BLE001 the starter gets the reason, whatever it is

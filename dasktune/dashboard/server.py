@@ -17,7 +17,7 @@ from tornado.httpserver import HTTPServer
 from tornado.web import Application, HTTPError, RequestHandler
 
 from dasktune.dashboard.access import HEADER, Access
-from dasktune.dashboard.changes import CHANGES, Changes
+from dasktune.dashboard.changes import CHANGES, StudyChanges
 from dasktune.dashboard.study_view import StudyView, document_of, load_importance
 from dasktune.dashboard.trial_table import split_numbers
 from dasktune.errors import ConfigurationError, DasktuneError, unknown
@@ -89,7 +89,7 @@ class Studies:
         only: str | None = None,
         *,
         first: str | None = None,
-        changes: Changes | None = None,
+        changes: StudyChanges | None = None,
     ) -> None:
         self.database, self.only, self.changes = database, only, changes
         self._views: dict[int, StudyView] = {}
@@ -274,7 +274,7 @@ class _Data(_Handler):
             raise ConfigurationError(problem) from None
 
 
-class _Change(_Data):
+class _ChangeHandler(_Data):
     """A change that the page asks for: only from this page itself, and only if allowed."""
 
     def prepare(self) -> None:
@@ -348,7 +348,7 @@ def application(studies: Studies, access: Access) -> Application:
         [
             (r"/api/(studies)", _Data, data),
             (rf"/api/({numbered})/(\d{{1,9}})", _Data, data),
-            (rf"/api/change/({'|'.join(CHANGES)})/(\d{{1,9}})", _Change, data),
+            (rf"/api/change/({'|'.join(CHANGES)})/(\d{{1,9}})", _ChangeHandler, data),
             (r"/([\w.-]*)", _PageFile, file),
         ],
         compress_response=True,

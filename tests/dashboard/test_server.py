@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dasktune.dashboard.access import HEADER, Access
-from dasktune.dashboard.changes import Changes
+from dasktune.dashboard.changes import StudyChanges
 from dasktune.dashboard.server import SLOW_THREADS, THREADS, Studies, serve
 from dasktune.dashboard.study_view import StudyView
 from dasktune.errors import ConfigurationError
@@ -61,7 +61,7 @@ class Client:
 
 
 @contextmanager
-def serving_in_a_thread(file: Path, changes: Changes | None = None) -> Iterator[Client]:
+def serving_in_a_thread(file: Path, changes: StudyChanges | None = None) -> Iterator[Client]:
     """Serve a database meanwhile."""
     database = Database(file, create=False, reads_only=True)
     addresses: list[str] = []
@@ -98,7 +98,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 def changing(tmp_path: Path) -> Iterator[Client]:
     """Return a client of a server that takes changes."""
     file = made_database(tmp_path, made=Made(trials=20, fails_every=10))
-    with serving_in_a_thread(file, Changes(str(file))) as made:
+    with serving_in_a_thread(file, StudyChanges(str(file))) as made:
         yield made
 
 
