@@ -34,7 +34,7 @@ from dasktune.engine.scaling import DeviceChoices, Scale, count_living, one_devi
 from dasktune.engine.session import Session, after_last_snapshot
 from dasktune.engine.trials import Alone, TrialRecord
 from dasktune.errors import ConfigurationError, InternalError, unknown
-from dasktune.graph.devices import Periods
+from dasktune.graph.devices import Periods, before, devices_text
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Bound,
@@ -938,6 +938,11 @@ class Engine:
         """Train a trial on other devices from now on; the log says which were chosen."""
         if periods == trial.devices:
             return
+        if before(periods, trial.steps) != before(trial.devices, trial.steps):
+            raise InternalError(
+                f"trial {trial.number} must keep its devices up to step {trial.steps}, got "
+                f"{devices_text(periods)} after {devices_text(trial.devices)}"
+            )
         trial.devices = periods
         choices.take(trial)
         self._changed[trial.number] = None

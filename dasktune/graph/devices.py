@@ -42,6 +42,17 @@ def with_devices(sequences: Sequences, periods: Periods) -> Sequences:
     return {**sequences, DEVICES: function}
 
 
+def before(periods: Periods, step: Step) -> tuple[tuple[Step, int], ...]:
+    """Return the periods of the steps up to `step`.
+
+    Examples
+    --------
+    >>> before([(0, 1), (20, 2), (30, 4)], 30)
+    ((0, 1), (20, 2))
+    """
+    return tuple((start, number) for start, number in periods if start < step)
+
+
 def with_change(periods: Periods, step: Step, devices: int) -> tuple[tuple[Step, int], ...]:
     """Return the periods with another number of devices from a step on.
 
@@ -50,10 +61,10 @@ def with_change(periods: Periods, step: Step, devices: int) -> tuple[tuple[Step,
     >>> with_change([(0, 1), (20, 2)], 30, 4), with_change([(0, 1), (20, 2)], 20, 1)
     (((0, 1), (20, 2), (30, 4)), ((0, 1),))
     """
-    before = [(start, number) for start, number in periods if start < step]
-    if before and before[-1][1] == devices:
-        return tuple(before)
-    return (*before, (step, devices))
+    kept = before(periods, step)
+    if kept and kept[-1][1] == devices:
+        return kept
+    return (*kept, (step, devices))
 
 
 def with_part(

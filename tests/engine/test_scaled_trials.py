@@ -13,10 +13,11 @@ from dasktune.engine import scaling
 from dasktune.engine.engine import Engine
 from dasktune.engine.event_log import Record, in_words, replay
 from dasktune.engine.outcome import Outcome
-from dasktune.engine.scaling import Scale
+from dasktune.engine.scaling import DeviceChoices, Scale
 from dasktune.engine.trials import TrialRecord
+from dasktune.errors import InternalError
 from dasktune.graph.attempts import DispatchOptions
-from dasktune.graph.devices import devices_at
+from dasktune.graph.devices import Periods, devices_at
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Progress,
@@ -176,6 +177,8 @@ class Bench:
     def train(self, order: RunStage) -> None:
         sequences = order.node.sequences
         devices = devices_at(sequences, order.start)
+        numbers = {devices_at(sequences, step) for step in range(order.start, order.stop)}
+        assert numbers == {devices}, "they change at the borders of stages only"
         self.trained.append((sequences["lr"](0), devices, order.start, order.stop))  # type: ignore[arg-type]
         steps = order.stop - order.start
         ended = TrainingEnded(
@@ -534,3 +537,12 @@ def test_a_trial_left_fewer_devices_grows_when_workers_return() -> None:
     assert bench.devices == [((0, 1), (1, 2), (2, 4))]
     assert bench.run().trials[0].steps == 8
     assert bench.dispatcher.steps_repeated == 0
+
+
+def test_devices_of_reported_steps_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def periods(self: DeviceChoices, trial: TrialRecord, **options: Any) -> Periods:
+        return ((0, 1), (1, 2)) if trial.steps else trial.devices
+
+    monkeypatch.setattr(DeviceChoices, "periods", periods)
+    with pytest.raises(InternalError, match="keep its devices up to step 2, got 1, 2 from step 1"):
+        ladder(1, 1, 1)

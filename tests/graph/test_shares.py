@@ -219,8 +219,9 @@ class Cluster(RuleBasedStateMachine):
                 assert may_move <= self._wanted_of(rich, lent[rich])
                 assert len(self._wanted_of(rich, lent[rich])) <= other.workers
                 if all(each is None for each in (*self.usable.values(), *self.wanted.values())):
-                    # Studies that miss a part of a worker take turns with it.
-                    even = even_shares(self.claims, sum(map(len, lent.values())))
+                    # Studies that miss a part of a worker take turns with it; one may be on its
+                    # way from one study to another.
+                    even = even_shares(self.claims, len(self.workers))
                     assert even[poor] - len(lent[poor]) < 1
                     assert len(lent[rich]) - even[rich] < 1
 
