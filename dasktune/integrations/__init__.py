@@ -17,6 +17,7 @@ _MODULES: tuple[str, ...] = (
     "sklearn",
     "tensorboard",
     "transformers",
+    "wandb",
     "xgboost",
 )
 
