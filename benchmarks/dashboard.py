@@ -21,13 +21,28 @@ from figures import Figure, main
 from dasktune.dashboard.process import served
 from tests.dashboard.made_study import Made, made_database
 
-PARTS = ("overview", "curves", "parameters", "trials", "tree", "trial/4321", "failures")
+PARTS = {
+    "curves": {"curves"},
+    "overview": {"overview", "history"},
+    "parameters": {"points", "importance"},
+    "trials": {"trials"},
+    "tree": {"tree"},
+    "trial/4321": {"trial", "lineage"},
+    "failures": {"overview"},
+}
+"""The parts in the order of visits, with the answers that each waits for."""
 TRIALS, REPORTS = 10_000, 100
 BOUND = 200.0
 """Milliseconds of the longest pause."""
 
+MOST_WAIT = 1500.0
+"""Milliseconds of the slowest answer: the reader sees the rest of the page meanwhile."""
+
+PATIENCE = 30_000
+"""Milliseconds after which a part that has not got its answers fails the benchmark."""
+
 SETTLED = 3000
-"""Milliseconds in which a part is drawn, with what it fetches later."""
+"""Milliseconds in which a part is drawn, once it has its answers."""
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 OBSERVE = """
@@ -43,6 +58,9 @@ def visit(page: Any, place: str) -> tuple[float, dict[str, float]]:
     """Return the longest task of a part of the page, and the slowest answer of each kind."""
     page.evaluate("tasks.length = 0; performance.clearResourceTimings()")
     page.evaluate(f"location.hash = {f'#/1/{place}'!r}")
+    names = f"new Set({TIMES}.map(([name]) => name))"
+    got = " && ".join(f"{names}.has({name!r})" for name in sorted(PARTS[place]))
+    page.wait_for_function(f"() => {got}", timeout=PATIENCE)
     page.wait_for_timeout(SETTLED)
     if place == "trials":
         for share in (0.3, 0.9, 0.1):
@@ -55,11 +73,12 @@ def visit(page: Any, place: str) -> tuple[float, dict[str, float]]:
     return max(page.evaluate("tasks"), default=0.0), answers
 
 
-def tasks(file: Path, browser: str) -> dict[str, float]:
-    """Return the longest task of each part, of seeing it twice, and print the times of answers."""
+def visits(file: Path, browser: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the longest task of each part, of seeing it twice, and the slowest answers."""
     from playwright.sync_api import sync_playwright
 
     longest: dict[str, float] = {}
+    slowest: dict[str, float] = {}
     with served(str(file)) as address, sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=browser, args=FLAGS)
         page = opened.new_page(viewport={"width": 1400, "height": 900})
@@ -70,13 +89,14 @@ def tasks(file: Path, browser: str) -> dict[str, float]:
         print(f"first plot after {time.perf_counter() - began:.1f} s", flush=True)
         page.wait_for_timeout(SETTLED)
         longest["start"] = max(page.evaluate("tasks"), default=0.0)
-        for part in PARTS * 2:
+        for part in [*PARTS, *PARTS]:
             task, answers = visit(page, part)
             words = ", ".join(f"{name} {value:.0f}" for name, value in sorted(answers.items()))
             print(f"{part:12} {task:4.0f} ms; answers in ms: {words}", flush=True)
             longest[part] = max(task, longest.get(part, 0.0))
+            slowest |= {name: max(value, slowest.get(name, 0.0)) for name, value in answers.items()}
         opened.close()
-    return longest
+    return longest, slowest
 
 
 def measure(short: bool, *, folder: Path | None) -> list[Figure]:
@@ -89,15 +109,20 @@ def measure(short: bool, *, folder: Path | None) -> list[Figure]:
         if not file.exists():
             sizes = Made(trials=trials, steps=REPORTS, fails_every=100, running=16, shared=False)
             made_database(place, large=sizes)
-        longest = tasks(file, shutil.which("chromium") or "chromium")
+        longest, slowest = visits(file, shutil.which("chromium") or "chromium")
     finally:
         if folder is None:
             shutil.rmtree(place)
     note = f"{trials:,} trials of {REPORTS} reports"
-    return [
+    pauses = [
         Figure(name=f"longest pause: {part}", value=value, unit="ms", at_most=BOUND, note=note)
         for part, value in longest.items()
     ]
+    answers = [
+        Figure(name=f"slowest answer: {name}", value=value, unit="ms", at_most=MOST_WAIT, note=note)
+        for name, value in slowest.items()
+    ]
+    return [*pauses, *answers]
 
 
 if __name__ == "__main__":

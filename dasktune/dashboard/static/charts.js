@@ -35,7 +35,7 @@ export const plot = async (place, options, draw) => {
   for (const legend of made.center.filter((part) => "label_text_color" in part))
     Object.assign(legend, { label_text_color: ink, background_fill_color: colour("--card"), background_fill_alpha: 0.75, border_line_color: null, label_text_font_size: "11px", padding: 4, spacing: 0, click_policy: "hide" });
   made.toolbar.logo = null;
-  made.toolbar.stylesheets = [`:host { --divider-color: ${edge}; --icon-color: ${soft}; }`];
+  made.toolbar.stylesheets = [`.bk-divider { background-color: ${edge} !important; } :host { --icon-color: ${soft}; }`];
   const target = element("div", { style: { width: "100%" } });
   place.replaceChildren(target);
   place.shown = await Bokeh.Plotting.show(made, target);

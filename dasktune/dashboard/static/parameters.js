@@ -3,6 +3,8 @@
 import { api, breathe, element, number, plural } from "./api.js";
 import { onTap, plot, source, tools } from "./charts.js";
 
+// The server sends no more trials than these.
+const MOST_PLOTTED = 1000;
 const MOST_LINES = 300;
 const isNumber = (value) => typeof value === "number";
 
@@ -15,7 +17,7 @@ const scaleOf = (column) => {
     return { options, place: (value) => (value === null ? null : options.indexOf(String(value))), low: -0.5, high: options.length - 0.5 };
   }
   const [low, high] = known.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
-  const isLog = low > 0 && high / low >= 100;
+  const isLog = low > 0 && high / low >= 50;
   return { isLog, low, high, place: (value) => value, share: (value) => (high === low ? 0.5 : isLog ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low)) };
 };
 const shareOf = (scale, value) => (value === null ? null : scale.options ? (scale.options.length > 1 ? scale.place(value) / (scale.options.length - 1) : 0.5) : scale.share(value));
@@ -44,7 +46,8 @@ export const parameters = async (place, { study, status, say }) => {
     const names = Object.keys(data.params);
     const parts = names.map(() => element("div", { class: "chart" }));
     slices.replaceChildren(...parts);
-    note.textContent = data.number.length < data.total ? `${plural(data.number.length, "trial")} of ${number(data.total)}: the best, and others spread evenly` : "";
+    const isSample = data.number.length >= MOST_PLOTTED;
+    note.textContent = data.number.length < data.total ? `${plural(data.number.length, "trial")} of ${number(data.total)}: ${isSample ? "the best, and others spread evenly" : "those with a value"}` : "";
     for (const [index, name] of names.entries()) {
       await breathe();
       const column = data.params[name];

@@ -32,7 +32,7 @@ export const tree = async (place, { study }) => {
     for (const below of children) below.sort(turn);
     end = data.stop.reduce((most, stop) => Math.max(most, stop), 1);
     const shared = data.passing.filter((trials) => trials > 1).length;
-    note.textContent = `${plural(count, "stage")} of ${plural(data.count, "trial")}: ${shared ? `${number(shared)} serve several trials` : "nothing is shared, so the trials are folded"}. Bars grow darker with the trials that share them. Branches of one trial each are folded; a click opens them, or a trial's page.`;
+    note.textContent = `${plural(count, "stage")} of ${plural(data.count, "trial")}: ${shared ? `${number(shared)} serve several trials` : "nothing is shared, so the trials are folded"}. Bars are stronger the more trials share them. Branches of one trial each are folded; a click opens them, or a trial's page.`;
     arrange();
   };
   // Rows from the top: branches of one trial each become one row where there are many.
