@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import mul
 
 from dasktune.graph.frontier import RANK_LEVELS, Frontier, Profile, rank_level, start_of
@@ -46,12 +46,15 @@ class Terms:
         How many workers it takes.
     before
         The least seconds of all other stages that wait; None until they are asked for.
+    is_later
+        Whether it would end later on a class than on a faster one, as far as this was asked for.
     """
 
     seconds: dict[str, float]
     doubts: tuple[float, ...]
     workers: int = 1
     before: float | None = None
+    is_later: dict[str, bool] = field(default_factory=dict)
 
 
 class Market:
@@ -212,19 +215,11 @@ class Market:
             return 0, 0.0
         return -worse, abs(level / (RANK_LEVELS - 1) - worse / others)
 
-    def waits(
-        self,
-        node: Node,
-        terms: Terms,
-        kind: str,
-        now: float,
-        free_in: Callable[[str], float],
-    ) -> bool:
-        """Whether a stage should wait for a faster class rather than start on an idle worker.
+    def ends_later(self, terms: Terms, kind: str, free_in: Callable[[str], float]) -> bool:
+        """Whether a stage would end later on an idle worker than on one of a faster class.
 
-        It does if it would end earlier there: when a worker is free, all that waits has been
-        shared out as fast as can be, and the stage is trained. It waits no longer than it would
-        have taken here: others might go first for ever.
+        It ends there when a worker is free, all that waits has been shared out as fast as can
+        be, and the stage is trained.
 
         Parameters
         ----------
@@ -241,11 +236,17 @@ class Market:
         if terms.before is None:
             terms.before = self._before(terms)
         before = terms.before
-        for each, taken in terms.seconds.items():
-            then = before + taken
-            if then < here and max(0.0, free_in(each)) + then < here:
-                return now < self._patience.setdefault(node, now + here)
-        return False
+        return any(
+            before + taken < here and max(0.0, free_in(each)) + before + taken < here
+            for each, taken in terms.seconds.items()
+        )
+
+    def is_patient(self, node: Node, terms: Terms, kind: str, now: float) -> bool:
+        """Whether a stage may wait for a faster class; note when it first could have started.
+
+        It waits no longer than it would have taken on a class: others might go first for ever.
+        """
+        return now < self._patience.setdefault(node, now + terms.seconds[kind])
 
     def is_outbid(
         self, rest: tuple[float, Terms], kind: str, others: Iterable[tuple[float, Terms]]

@@ -152,14 +152,21 @@ class Placing:
         This is asked after `fill`: idle workers are those for which nothing waits. With workers
         that share a device, stages stay.
         """
-        idle, heard_of = frozenset(self._idle), self._heard_of
+        idle, heard_of = self._idle.keys(), self._heard_of
         has_new = not idle <= self._were_idle
-        self._were_idle, self._heard_of = idle, {}
-        if not (has_new or heard_of) or not self._market.is_open or self.packing.is_open:
+        if has_new or len(idle) < len(self._were_idle):
+            self._were_idle = frozenset(idle)
+        if not (has_new or heard_of):
             return []
-        slots = self.slots
-        running = (slot.queue[0] for slot in slots.values() if slot.queue)
-        reviewed = running if has_new else filter(self._has_news, heard_of.values())
+        self._heard_of = {}
+        if not self._market.is_open or self.packing.is_open:
+            return []
+        if has_new:
+            reviewed = [slot.queue[0] for slot in self.slots.values() if slot.queue]
+        else:
+            reviewed = [*filter(self._has_news, heard_of.values())]
+        if not reviewed:
+            return []
         moves = self._moves.leaving(
             reviewed,
             self._might_begin,
@@ -414,8 +421,12 @@ class Placing:
     def _usable(self) -> Iterator[Slot]:
         """Yield the slots that are given stages."""
         for worker, slot in self.slots.items():
-            if self._may_have_stages(worker) and not self.trust.is_aside(worker):
+            if self._is_usable(worker):
                 yield slot
+
+    def _is_usable(self, worker: str) -> bool:
+        """Whether a worker is given stages."""
+        return self._may_have_stages(worker) and not self.trust.is_aside(worker)
 
     def _choice(self, workers: Collection[str], now: float) -> Placement | None:
         """Return the stage that should start next on some workers, if one may.
@@ -577,8 +588,7 @@ class Placing:
         if self._frontier.work(node).raised_on:
             return True
         terms = self._market.terms(node, holders.get(node.parent))
-        free_in = partial(self._free_in, now=now, count=terms.workers)
-        if self._market.waits(node, terms, kind, now, free_in):
+        if self._waits(node, terms, kind, now):
             return False
         return terms.workers == 1 or not self._may_begin_elsewhere(node, workers, terms, now)
 
@@ -588,15 +598,22 @@ class Placing:
         """Whether a stage would wait for more workers of a class, but need not on another one."""
         if self._gathered(node, self._slots_for(node, workers), workers) is not None:
             return False
-        free_in = partial(self._free_in, now=now, count=terms.workers)
         for kind in terms.seconds:
             idle = [worker for worker in self._idle if self.slots[worker].kind == kind]
             same = [worker for worker in idle if worker not in self.gangs.kept]
             if self._may_start(node, same) and self._gathered(
                 node, self._slots_for(node, same), same
             ):
-                return not self._market.waits(node, terms, kind, now, free_in)
+                return not self._waits(node, terms, kind, now)
         return False
+
+    def _waits(self, node: Node, terms: Terms, kind: str, now: float) -> bool:
+        """Whether a stage should wait for a faster class rather than start on an idle worker."""
+        is_later = terms.is_later.get(kind)
+        if is_later is None:
+            free_in = partial(self._free_in, now=now, count=terms.workers)
+            is_later = terms.is_later[kind] = self._market.ends_later(terms, kind, free_in)
+        return is_later and self._market.is_patient(node, terms, kind, now)
 
     def _free_in(self, kind: str, now: float, count: int = 1) -> float:
         """Return the seconds until so many workers of a class have ended what they were given."""
@@ -610,10 +627,12 @@ class Placing:
 
     def _seconds_left(self, kind: str, now: float) -> Iterator[float]:
         """Yield the seconds until each worker of a class has ended what it was given."""
-        for slot in self._usable():
-            if slot.kind == kind and (slot.queue or self.packing.has_room(slot.worker)):
+        for worker, slot in self.slots.items():
+            if slot.kind != kind or not self._is_usable(worker):
+                continue
+            if slot.queue or self.packing.has_room(worker):
                 attempts = self.gangs.busy_with(slot)
-                yield sum(self._remaining_seconds(attempt, now) for attempt in attempts)
+                yield sum([self._remaining_seconds(attempt, now) for attempt in attempts])
 
     def _may_start(self, node: Node, workers: Collection[str]) -> bool:
         """Whether one of some workers may run a stage."""
@@ -675,8 +694,9 @@ class Placing:
         if self._market.levels(terms)[slot.kind] > 0:
             return False
         left = self._remaining_seconds(attempt, now)
-        return not self._market.waits(
-            child, terms, slot.kind, now + left, lambda kind: self._free_in(kind, now) - left
+        return not (
+            self._market.ends_later(terms, slot.kind, lambda kind: self._free_in(kind, now) - left)
+            and self._market.is_patient(child, terms, slot.kind, now + left)
         )
 
     def _continue_with(self, child: Node | None, attempt: Attempt, now: float) -> None:

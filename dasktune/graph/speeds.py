@@ -234,6 +234,8 @@ class Speeds:
         self._tried: set[tuple[Model, str]] = set()
         self._averages: dict[Model, Average] = {}
         self._estimates: dict[Model, Estimates] = {}
+        self._guesses: dict[Model, Estimates] = {}
+        """Those that rest on measurements of other models, too."""
         self.slots: dict[str, int] = {}
         self._seen = 0
         self._review_at = 1
@@ -250,6 +252,7 @@ class Speeds:
         self._unlearned.clear()
         self._averages.clear()
         self._estimates.clear()
+        self._guesses.clear()
         self._seen, self._review_at, self._used = 0, 1, {}
         self._counted.clear()
         for speed in speeds:
@@ -330,7 +333,7 @@ class Speeds:
         if kind not in self._measured.get(model, ()):
             self._tried.add((model, kind))
             self._averages.pop(model, None)
-            self._estimates.pop(model, None)
+            self._guesses.pop(model, None)
 
     def set_slots(self, slots: Mapping[str, int]) -> bool:
         """Set how many slots there are of each class; return whether profiles have changed.
@@ -342,6 +345,7 @@ class Speeds:
         before, self.slots = self.slots, dict(sorted(slots.items()))
         self._averages.clear()
         self._estimates.clear()
+        self._guesses.clear()
         return before.keys() != slots.keys() and max(len(before), len(slots)) > 1
 
     def observe(self, node: Node, *, steps: int, seconds: float, kind: str = "") -> bool:
@@ -366,7 +370,8 @@ class Speeds:
         if len(self._all) > 1:
             self._unlearned[model, kind] = None
         self._averages.pop(model, None)
-        self._estimates.clear()
+        self._estimates.pop(model, None)
+        self._guesses.clear()
         self._seen += 1
         if self._seen < self._review_at:
             return False
@@ -414,9 +419,11 @@ class Speeds:
 
     def _by_class(self, model: Model) -> Estimates:
         """Return the seconds of a step, and the doubts, of a model."""
-        estimates = self._estimates.get(model)
+        estimates = self._estimates.get(model) or self._guesses.get(model)
         if estimates is None:
-            estimates = self._estimates[model] = Estimates(
+            is_measured = self.slots.keys() <= self._measured.get(model, {}).keys()
+            kept = self._estimates if is_measured else self._guesses
+            estimates = kept[model] = Estimates(
                 tuple(self._estimate(model, kind) for kind in self.slots),
                 tuple(self._doubt(model, kind) for kind in self.slots),
             )

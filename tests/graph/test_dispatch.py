@@ -457,6 +457,17 @@ def test_divided_edge_keeps_losses_on_the_part_that_had_them(
     assert [work.trained for work in works] == [min(lost_at, 3), max(lost_at, 3)]
 
 
+def test_divided_edge_keeps_the_classes_that_it_has_left() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 9)
+    table.extend(0, 9)
+    frontier = table.dispatcher.frontier
+    frontier.work(table.dispatcher.plan.paths[0].leaf).left = frozenset({"slow"})
+    table.trial(Constant(0.5), 3)
+    top, bottom = table.dispatcher.plan.nodes_of(0)[:2]
+    assert [frontier.work(node).left for node in (top, bottom)] == [{"slow"}, {"slow"}]
+
+
 def test_a_stage_that_was_not_seen_to_start_is_not_blamed() -> None:
     table = two_branches()
     table.dispatcher.options = DispatchOptions(losses_allowed=0, saves=PLAIN)
