@@ -10,7 +10,10 @@ from typing import Any
 
 from figures import Figure, main
 
-os.environ["OMP_NUM_THREADS"] = "1"  # one core for each process, also for those that start later
+# For each process, also for those that start later: one core, and no warning that the search for
+# unused parameters, which `TorchTrainer` needs, finds none.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
 
 import torch
 from torch import nn
@@ -29,6 +32,9 @@ ROUND_SECONDS = 0.5
 """About how long one process trains in a round."""
 
 VALUES = {"lr": 0.01}
+
+TOLERANCE = 1e-4
+"""By which share of it a metric of 2 processes may differ from that of 1."""
 
 
 class Net(dt.TorchTrainer):
@@ -60,16 +66,20 @@ class Net(dt.TorchTrainer):
 
 
 def measure(short: bool) -> list[Figure]:
-    """Return how many times as fast 2 processes train as 1, for nets of several widths."""
+    """Return how many times as fast 2 processes train as 1, and how far their metrics differ."""
     torch.set_num_threads(1)
     return [
-        _figure(width, speedups(width, rounds=SHORT_ROUNDS if short else ROUNDS))
+        figure
         for width in (SHORT_WIDTHS if short else WIDTHS)
+        for figure in _figures(width, *compared(width, rounds=SHORT_ROUNDS if short else ROUNDS))
     ]
 
 
-def speedups(width: int, *, rounds: int) -> list[float]:
-    """Return the speedup in each round; the runs take turns, so that both meet the same load."""
+def compared(width: int, *, rounds: int) -> tuple[list[float], float, int]:
+    """Return the speedup in each round, the difference of the last loss, and the steps until then.
+
+    The runs take turns, so that both meet the same load. The difference is a share of the loss.
+    """
     config = {"width": width}
     alone: AnyRun = TrainerRun.start(Net, VALUES, config=config, seed=0)
     training = RankTraining(
@@ -87,12 +97,14 @@ def speedups(width: int, *, rounds: int) -> list[float]:
         for run in (alone, together):
             seconds_of(run, 3)
         steps = max(1, round(ROUND_SECONDS / (seconds_of(alone, 3) / 3)))
+        seconds_of(together, 3)
         ratios = []
         for number in range(rounds):
             order = (alone, together) if number % 2 else (together, alone)
             seconds = {id(run): seconds_of(run, steps) for run in order}
             ratios.append(seconds[id(alone)] / seconds[id(together)])
-        return ratios
+        loss, other = (run.evaluate()["loss"] for run in (alone, together))
+        return ratios, abs(other - loss) / abs(loss), 6 + rounds * steps
     finally:
         together.close()
 
@@ -105,10 +117,10 @@ def seconds_of(run: AnyRun, steps: int) -> float:
     return time.perf_counter() - began
 
 
-def _figure(width: int, ratios: list[float]) -> Figure:
+def _figures(width: int, ratios: list[float], difference: float, steps: int) -> list[Figure]:
     middle = statistics.median(ratios)
     chosen = choose_devices(Scale(max=2), most=2, speedups={1: 1.0, 2: middle})
-    return Figure(
+    speedup = Figure(
         name=f"speedup of 2 processes, {width} wide",
         value=middle,
         unit="x",
@@ -117,6 +129,14 @@ def _figure(width: int, ratios: list[float]) -> Figure:
             f"Scale(max=2) chooses {chosen}"
         ),
     )
+    metrics = Figure(
+        name=f"loss of 2 processes next to that of 1, {width} wide",
+        value=difference,
+        unit="of it",
+        at_most=TOLERANCE,
+        note=f"after {steps:,} steps",
+    )
+    return [speedup, metrics]
 
 
 if __name__ == "__main__":

@@ -60,6 +60,9 @@ MIXES = {
 }
 """Models by the name of the mix; none for all."""
 
+ALONE = {"v100": 12}
+"""A pool of one class, on which nothing but the tuner's own waiting is left over the bound."""
+
 TIMM_POOLS = (
     {"cpu_i9_10940x": 24, "rtx3090": 4, "rtx4090": 2},
     {"cpu_i9_10940x": 8, "rtx3090": 8, "rtx4090": 2},
@@ -288,6 +291,15 @@ def measure(short: bool, data: Path | None, timm: Path | None) -> list[Figure]:
         for rule in RULES
         if tuner == "random" or rule != "second study"
     ]
+    figures += [
+        _figure(
+            f"{tuner} search of {mix}, one class",
+            list(_alone(models, tuner, seeds, short)),
+            "known",
+        )
+        for tuner in ("random", "asha")
+        for mix, models in mixes.items()
+    ]
     samples = {} if short else {f"{mix}, unseen seeds": _unseen(mixes[mix]) for mix in mixes}
     if timm is not None:
         samples[f"{TIMM_MODELS} unseen vision models"] = _vision(timm_times(timm), seeds, short)
@@ -296,6 +308,12 @@ def measure(short: bool, data: Path | None, timm: Path | None) -> list[Figure]:
         for sample, studies in samples.items()
         for rule in UNSEEN_RULES
     ]
+
+
+def _alone(times: Times, tuner: str, seeds: Iterable[int], short: bool) -> Iterator[Case]:
+    """Yield studies on workers of one class, where there is no choice between classes."""
+    (kind,) = ALONE
+    return cases({each: {kind: times[each][kind]} for each in times}, tuner, seeds, short, [ALONE])
 
 
 def _unseen(times: Times) -> list[Case]:
