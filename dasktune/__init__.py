@@ -34,6 +34,7 @@ _HOMES = {
     "create_study": "dasktune.study.create",
     "delete_study": "dasktune.study.deletion",
     "doctor": "dasktune.doctor",
+    "from_optuna": "dasktune.trainer.objective",
     "loader": "dasktune.trainer",
     "local_client": "dasktune.cluster.local",
     "merge_rate": "dasktune.results.merge_rate",

@@ -6,6 +6,7 @@ the one that trains: its suggestions then come first, and it is run as far as th
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
@@ -303,6 +304,7 @@ def space_of(given: Space | DefinedByRun | Definition) -> AnySpace:
 
 def _place(function: Any, name: str) -> tuple[str, str]:
     """Return the file of a function, and its first line as ``file:line``."""
+    function = inspect.unwrap(function)
     code = getattr(function, "__code__", None) or getattr(function.__call__, "__code__", None)
     file = getattr(code, "co_filename", "")
     return file, f"{file}:{code.co_firstlineno}" if code else name

@@ -18,6 +18,8 @@ def metric_names(trainer_class: type) -> frozenset[str]:
     training.
     """
     method = inspect.unwrap(trainer_class.evaluate)  # type: ignore[attr-defined]
+    if hasattr(trainer_class, "objective"):
+        return _names_of_objective(trainer_class.objective)
     is_function = method.__module__ == "dasktune.trainer.function"
     function = _definition(trainer_class.function if is_function else method)  # type: ignore[attr-defined]
     if function is None:
@@ -31,6 +33,15 @@ def metric_names(trainer_class: type) -> frozenset[str]:
             return frozenset()
         names |= returned
     return frozenset(names)
+
+
+def _names_of_objective(objective: object) -> frozenset[str]:
+    """Return the one name of an objective of Optuna; empty if it may set further numbers."""
+    try:
+        is_known = "set_user_attr" not in inspect.getsource(objective)  # type: ignore[arg-type]
+    except (OSError, TypeError):
+        is_known = False
+    return frozenset({"value"} if is_known else ())
 
 
 def _definition(function: object) -> ast.FunctionDef | None:

@@ -212,11 +212,8 @@ class TorchTrainer(Trainer):
     @contextmanager
     def building(self) -> Iterator[None]:
         """Seed the generators before `build`, and move modules to the device after it."""
-        with _OPTIONS.changing():
-            if self.deterministic and IS_INSTALLED:
-                _use_deterministic_algorithms()
-            torch.set_num_threads(self.threads)
-            seed_global(self.seed, self.device)
+        seed, device = self.seed, self.device
+        with prepared(seed, device, threads=self.threads, is_deterministic=self.deterministic):
             yield
         self._move_to_device()
         origin = {
@@ -356,6 +353,17 @@ class _Options:
 
 
 _OPTIONS = _Options()
+
+
+@contextmanager
+def prepared(seed: int, device: str, *, threads: int, is_deterministic: bool) -> Iterator[None]:
+    """Seed the generators and set the options of this process for what a trainer builds."""
+    with _OPTIONS.changing():
+        if is_deterministic and IS_INSTALLED:
+            _use_deterministic_algorithms()
+        torch.set_num_threads(threads)
+        seed_global(seed, device)
+        yield
 
 
 def _precision() -> str | None:
