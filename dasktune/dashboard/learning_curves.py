@@ -43,11 +43,15 @@ def registered(row: StudyRow, records: Iterable[TrialRecord]) -> SearchPlan:
     return plan
 
 
-def last_step(record: TrialRecord) -> Step:
-    """Return the last step at which a trial may have a report.
+def last_reported(record: TrialRecord) -> Step:
+    """Return the last step whose report counts for a trial: trials may share later states."""
+    return record.steps if record.state is TrialState.FAIL else last_step(record)
 
-    A failed trial is no longer asked for, and the stage that failed may have gone on for some
-    steps after its last report: all up to its end are looked up.
+
+def last_step(record: TrialRecord) -> Step:
+    """Return the last step that a stage of a trial may reach.
+
+    A stage that failed was to go on up to the end of its trial at most; its key is that of its end.
     """
     if record.state is TrialState.FAIL:
         return record.max_steps
@@ -147,7 +151,7 @@ class CurveCache:
         plan = registered(self.row, records)
         states: dict[int, list[tuple[Step, str]]] = {}
         for record in records:
-            steps = self._steps_to(last_step(record))
+            steps = self._steps_to(last_reported(record))
             states[record.number] = list(keys_of(plan, record.number, steps))
         keys = {key for pairs in states.values() for _, key in pairs}
         known = {row.key: row.values for row in self.database.metrics_at(keys)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dasktune.dashboard.learning_curves import MOST_STEPS, keys_of, last_step
+from dasktune.dashboard.learning_curves import MOST_STEPS, keys_of, last_reported, last_step
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import Node, SearchPlan, nodes_along
 from dasktune.report.tree_layout import FEW_TRIALS
@@ -106,7 +106,7 @@ def users(
             if above.key_at(0) != root:
                 continue
             start: Step = 0
-            for node, stop in nodes_along(above, record.keyed_sequences, last_step(record)):
+            for node, stop in nodes_along(above, record.keyed_sequences, last_reported(record)):
                 span = {"study": each.name, "study_id": each.id, "start": start, "stop": stop}
                 spans.append({**span, "trials": node.passing, "first": first(node)})
                 start = stop

@@ -93,6 +93,7 @@ class Studies:
     ) -> None:
         self.database, self.only, self.changes = database, only, changes
         self._views: dict[int, StudyView] = {}
+        self._is_prepared = False
         self._lock = threading.Lock()
         known = {row.name: row.id for row in database.studies()}
         if only is not None and only not in known:
@@ -112,6 +113,12 @@ class Studies:
             listed.append({"id": row.id, **{name: overview[name] for name in names}})
         listed.sort(key=lambda each: (not each["is_alive"], -float(str(each["last_activity"]))))
         return {"studies": listed, "database": self.database.connections.name}
+
+    def prepare(self, pool: ThreadPoolExecutor) -> None:
+        """Import once, in a thread, what takes seconds: a reader has come and may ask for it."""
+        if not self._is_prepared:
+            self._is_prepared = True
+            pool.submit(load_importance)
 
     def views(self) -> list[StudyView]:
         """Return the views of all shown studies."""
@@ -196,6 +203,8 @@ class _Data(_Handler):
             raise HTTPError(401, reason="the token is missing or wrong")
 
     async def get(self, name: str, study: str = "") -> None:
+        if name == "overview":
+            self.studies.prepare(self.slow_pool)
         await self._finish(self.slow_pool if name in SLOW else self.pool, self._answer, name, study)
 
     async def _finish(
@@ -396,7 +405,6 @@ async def serve(
     """
     server, bound = listen(application(studies, access), port)
     on_address(access.address(bound, studies.first))
-    threading.Thread(target=load_importance, daemon=True).start()
     try:
         await asyncio.Event().wait()
     finally:

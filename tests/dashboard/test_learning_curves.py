@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +44,16 @@ def test_curves_of_a_running_trial_grow(view: StudyView) -> None:
     row = MetricRow(key=key, root=view.row.root, step=step, values={"loss": 0.5})
     view.database.write(Batch(metrics=[row]))
     assert last() == 13
+
+
+def test_curve_of_a_failed_trial_ends_with_its_last_report(view: StudyView) -> None:
+    (row,) = view.database.some_trials(view.row.id, [8])
+    view.database.write(Batch(trials=[replace(row, state="FAIL", steps=5)]))
+    (curve,) = view.curves("loss", [8])["curves"]  # type: ignore[misc]
+    # Trials 9, 10 and 11 share its first 10 steps, and have reported them.
+    assert curve["steps"] == [1, 2, 3, 4, 5]
+    lineage: Any = view.lineage(8, [view])
+    assert [(each["start"], each["stop"]) for each in lineage["users"]] == [(0, 5)]
 
 
 def test_curves_without_a_choice_are_a_sample(view: StudyView) -> None:
