@@ -34,6 +34,10 @@ HYPER_PARAMETER: Final = "hp/"
 TRIAL: Final = "trial"
 """Name of the text about a trial."""
 
+_PARTS: Final = (
+    *("compat.proto.event_pb2", "compat.proto.summary_pb2", "util.tensor_util"),
+    *("plugins.text.metadata", "plugins.hparams.metadata", "plugins.hparams.api_pb2"),
+)
 _EVENTS = "events.out.tfevents."
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 _HEADER = _LENGTH.size + _CHECKSUM.size
@@ -83,6 +87,8 @@ class TensorBoard(Logger):
         StorageError
             If it cannot be read.
         """
+        for part in _PARTS:  # not at the first write, whose time sets the pause to the next one
+            framework(f"tensorboard.{part}", extra="tensorboard")
         folder = Path(from_folder(study.folder, os.fspath(self.folder))).expanduser()
         try:
             return TensorBoardRuns(folder / slug(study.name), study)

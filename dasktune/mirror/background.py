@@ -33,6 +33,8 @@ class Background(Generic[Change]):
         The log record for a failure of `write`; ``%s`` becomes its reason.
     interval
         Least number of seconds between two writes.
+    duty
+        Share of the time in which the thread may write.
     """
 
     def __init__(
@@ -43,11 +45,13 @@ class Background(Generic[Change]):
         *,
         warning: str,
         interval: float,
+        duty: float = DUTY,
     ) -> None:
         self._write_changes = write
         self._join = join
         self._warning = warning
         self._interval = interval
+        self._duty = duty
         self._lock = threading.Lock()
         self._changes: dict[int, Change] = {}
         self._is_closing = threading.Event()
@@ -78,7 +82,7 @@ class Background(Generic[Change]):
     def _run(self) -> None:
         pause = self._interval
         while not self._is_closing.wait(pause):
-            pause = max(self._interval, self._write() / DUTY)
+            pause = max(self._interval, self._write() / self._duty)
         self._write()
 
     def _write(self) -> float:
