@@ -22,21 +22,32 @@ study can be replayed: time, randomness and samples come only from the arguments
 
 from __future__ import annotations
 
+import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, Final, Self
 
 from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.algos.forest.priority import Priority, PriorityQuestion
 from dasktune.algos.forest.ranks import ModelWeight
-from dasktune.errors import ConfigurationError, InternalError, refuse
+from dasktune.errors import ConfigurationError, InternalError, refuse, unknown
 from dasktune.lazy import method_of
 from dasktune.sequences import Sequence
 from dasktune.space import Configuration, Space
 from dasktune.types import Decision, Report, Step
 
 _MOST_PROBLEMS = 10
+
+_OF_OPTUNA: Final = {
+    "n_trials": "trials=...",
+    "n_startup_trials": "sampler=optuna.samplers.TPESampler(n_startup_trials=...)",
+    "timeout": "study.optimize(tuner, limits=dasktune.Limits(seconds=...))",
+    "n_jobs": "study.optimize(tuner, workers=...)",
+    "study_name": "dasktune.create_study(train, name=...)",
+    "direction": "dasktune.create_study(train, direction=...)",
+}
+"""Keywords of Optuna that are easily given to a tuner, and what to write in their place."""
 
 Inputs = Mapping[str, object]
 """The inputs of a tuner before it begins; JSON. See `Tuner.prepare`."""
@@ -108,6 +119,19 @@ class Tuner(ABC):
 
     timed: ClassVar[bool] = False
     """Whether it decides by time: its reports then have a `dasktune.types.Now`."""
+
+    def __new__(cls, *_: object, **options: object) -> Self:
+        """Make a tuner; refuse options that its constructor does not have."""
+        taken = inspect.signature(cls.__init__).parameters
+        if all(each.kind is not each.VAR_KEYWORD for each in taken.values()):
+            known = [name for name in taken if name != "self"]
+            refuse(
+                unknown(f"option of {cls.__name__}", name, known)
+                + f"; {name} is Optuna's: write {_OF_OPTUNA.get(name)}" * (name in _OF_OPTUNA)
+                for name in options
+                if name not in known
+            )
+        return super().__new__(cls)
 
     def prepare(self, inputs: Inputs) -> None:
         """Receive the inputs that are known before the start.

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dasktune.driver.history import History
 from dasktune.driver.recorder import Recorder
 from dasktune.engine.timeouts import WAITS, Waits
-from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.errors import ConfigurationError, refuse, shown, unknown
 from dasktune.results.results import StudyResults
 from dasktune.storage.verdicts import Verdicts
 from dasktune.study.imported_trials import Earlier, earlier_trials, plain_params
@@ -51,8 +51,11 @@ class StudyAdditions:
         Raises
         ------
         ConfigurationError
-            If trials were drawn before, and none has a coordinate of this name.
+            If it is no mapping, or trials were drawn before and none has a coordinate of this
+            name. `optimize` refuses values outside of the tuner's space.
         """
+        if not isinstance(params, Mapping):
+            raise ConfigurationError(f"params must be values by coordinate, got {shown(params)}")
         known = {name for record in self._results.records.values() for name in record.domains}
         refuse(
             unknown("coordinate", name, sorted(known))

@@ -227,11 +227,7 @@ class Optimizer:
             self.ending = place.ending
             if not place.records:
                 refuse(self._known_problems(tuner))
-                if not tuner.most_queued and (queued := len(self._additions.queued)):
-                    logger.warning(
-                        "study %s: %s draws no configurations, so %d queued trials wait on",
-                        *(self._name, type(tuner).__name__, queued),
-                    )
+            self._warn_of_queue(tuner, goes_on=bool(place.records))
             if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self._name)
                 self._repeat_differences()
@@ -392,6 +388,21 @@ class Optimizer:
         """Warn of what audits have found: results of the ended tuner may rest on it."""
         for text in figures_of(self._results.history).differences:
             logger.warning("study %s: %s", self._name, text)
+
+    def _warn_of_queue(self, tuner: Tuner, *, goes_on: bool) -> None:
+        """Log a warning if trials are queued that this tuner will not take."""
+        queued = len(self._additions.queued)
+        if queued and not tuner.most_queued:
+            logger.warning(
+                "study %s: %s draws no configurations, so %d queued trials wait on",
+                *(self._name, type(tuner).__name__, queued),
+            )
+        elif queued and goes_on:
+            logger.warning(
+                "study %s: this tuner goes on, and takes no queued trials; %d wait for a new one, "
+                "such as one with another seed",
+                *(self._name, queued),
+            )
 
     def _known_problems(self, tuner: Tuner) -> Iterator[str]:
         """Yield the problems of a new tuner that its reports would show, if known by now.

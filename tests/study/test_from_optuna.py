@@ -114,6 +114,35 @@ def test_unknown_names_are_refused_once_trials_are_known(
     study.close()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"n_trials": 9}, "unknown option of ASHA 'n_trials'; known: brackets, eta, max_steps"),
+        ({"n_trials": 9}, "n_trials is Optuna's: write trials=..."),
+        ({"trials": 9, "timeout": 3}, "limits=dasktune.Limits(seconds=...)"),
+        ({"trials": 9, "step": 3}, "unknown option of ASHA 'step'; known: "),
+    ],
+)
+def test_an_unknown_option_of_a_tuner_is_refused(options: dict[str, int], words: str) -> None:
+    assert words in message(lambda: dt.algos.ASHA(SPACE, max_steps=3, **options))  # type: ignore[arg-type]
+
+
+def test_a_queued_trial_that_waits_is_announced(
+    tmp_path: Path, two_threads: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = create(tmp_path)
+    options: dict[str, Any] = {"client": two_threads, "check": False, "last_line": False}
+    study.optimize(dt.algos.Random(SPACE, trials=1, max_steps=1), **options)
+    assert "params must be values by coordinate, got 3" in message(
+        lambda: study.enqueue_trial(3)  # type: ignore[arg-type]
+    )
+    study.enqueue_trial({"lr": 0.5})
+    with caplog.at_level(logging.WARNING, logger="dasktune"):
+        study.optimize(dt.algos.Random(SPACE, trials=2, max_steps=1), **options)
+    assert "this tuner goes on, and takes no queued trials; 1 wait for a new one" in caplog.text
+    study.close()
+
+
 def test_a_url_without_a_bucket_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="must name a bucket, such as s3://bucket/folder"):
         dt.CheckpointStore("s3://")
