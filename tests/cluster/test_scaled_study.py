@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import signal
@@ -26,9 +25,8 @@ from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.study.study import Study
 from dasktune.trainer.lifecycle import run_alone
 from dasktune.types import Decision, Extend, Finish, Register, Report
-from dasktune.worker.divided import DividedRun
 from tests.driver.test_audits import pass_check
-from tests.holding import PATIENCE, Gate, pass_gate, save_order, stop_order, wait_until
+from tests.holding import PATIENCE, Gate, pass_gate, stop_order, wait_until
 from tests.worker.test_divided import TOLERANCE, Net, divided, ranks
 
 pytestmark = pytest.mark.cluster
@@ -74,18 +72,6 @@ class Growing(Paired):
                 time.sleep(REPORTED_STEP_SECONDS)
             elif self.steps == 1:
                 wait_until(stop_order(Worker._instances))
-        super().train()
-
-
-class Awaiting(Paired):
-    """A net that waits, as two devices train its step 5, for an order to save after step 6."""
-
-    def setup(self, hp: Any) -> None:
-        self.optimizer.param_groups[0]["lr"] = hp["lr"]
-
-    def train(self) -> None:
-        if "folder" in self.config and self.steps == 4 and self.division.rank == 0:
-            wait_until(save_order(Worker._instances, 6))
         super().train()
 
 
@@ -193,47 +179,13 @@ def test_late_trials_are_trained_on_two_workers(tmp_path: Path) -> None:
         assert_trained_as_alone(study)
 
 
-def test_trial_that_joins_two_workers_leaves_them_exactly(tmp_path: Path) -> None:
-    with client_of(4) as client, closing(study_of(tmp_path, Awaiting)) as study:
-        study.optimize(Joining(), client=client, progress=False, last_line=False, check=False)
-        trunk, branch = study.trials
-        assert (trunk.error, branch.error) == (None, None)
-        assert trunk.devices == branch.devices == ((0, 1), (2, 2))
-        summary = study.summary()
-        assert (summary["steps_executed"], summary["steps_repeated"]) == (8 + 2, 0)
-    # The same with a border at step 6 from the start, and without Dask.
-    one = run_alone(Awaiting, {"lr": 0.05}, 2, states_at=[2], seed=SEED)
-    with divided(Awaiting, one.states[2], 2, lr=0.05) as together:
-        train(together, 6, lr=0.05)
-        border = copy.deepcopy(together.state())
-        assert train(together, 8, lr=0.05) == losses(trunk, 7, 8)
-    with divided(Awaiting, border, 6, lr=0.05) as together:
-        assert train(together, 8, lr=0.01) == losses(branch, 7, 8)
-    assert losses(trunk, 7, 8) != losses(branch, 7, 8)
-
-
 def test_audit_trains_with_as_many_workers_again(tmp_path: Path) -> None:
     with client_of(2) as client, closing(study_of(tmp_path, audit=1.0)) as study:
         pass_check(study)
         study.optimize(Joining(), client=client, progress=False, last_line=False)
-        trunk, branch = study.trials
-        assert trunk.devices == ((0, 1), (2, 2))
-        assert branch.devices == ((0, 1), (2, 2), (6, 1))
+        assert study.trials[0].devices == ((0, 1), (2, 2))
         audits = study.summary()["audits"]
         assert (audits["identical"], audits["differing"], audits["incomparable"]) == (1, 0, 0)
-
-
-def train(run: DividedRun, until: int, lr: float) -> dict[int, float]:
-    """Train on; return the loss after each step."""
-    values = {}
-    while run.step < until:
-        run.advance({"lr": lr})
-        values[run.step] = run.evaluate()["loss"]
-    return values
-
-
-def losses(trial: Trial, *steps: int) -> dict[int, float]:
-    return {step: trial.metrics[step]["loss"] for step in steps}
 
 
 def test_killed_lender_costs_no_more_than_its_stage(tmp_path: Path) -> None:
