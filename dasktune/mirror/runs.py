@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dasktune.engine.trials import TrialRecord
-from dasktune.graph.plan import SearchPlan
+from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.database.schema import StudyRow
 from dasktune.types import Metrics, Objective, Step, TrialState, Value
 
@@ -152,6 +152,8 @@ class _Progress:
     """How much of a run was passed on."""
 
     written: set[Step]
+    owners: dict[Step, int] = field(default_factory=dict)
+    """The trials in whose runs the steps are: to compute a state key takes longer."""
     until: Step = 0
     shared: tuple[SharedSteps, ...] = ()
 
@@ -182,9 +184,10 @@ class Runs:
         self._progress: dict[str, _Progress] = {}
         for record in records:
             steps = written.get(study.run_id(record), ())
-            for step, key, _ in _reports(plan, record, 0) if steps else ():
+            progress = self._progress[study.run_id(record)] = _Progress({*steps})
+            for step, node in _reports(plan, record, 0) if steps else ():
                 if step in steps:
-                    self._owners.setdefault(key, record.number)
+                    self._owner(record.number, node, step, progress)
 
     def of(self, plan: SearchPlan, record: TrialRecord) -> TrialRun:
         """Return the run of a trial as it is now, with its new metrics.
@@ -200,15 +203,23 @@ class Runs:
         if record.state.is_finished:
             progress.until, progress.shared = 0, ()
         new = {}
-        for step, key, metrics in _reports(plan, record, progress.until):
-            owner = self._owners.setdefault(key, record.number)
+        for step, node in _reports(plan, record, progress.until):
+            owner = self._owner(record.number, node, step, progress)
             progress.until = step
             if owner != record.number:
                 progress.shared = _with_shared(progress.shared, step, owner)
             elif step not in progress.written:
-                new[step] = metrics
+                new[step] = node.metrics[step]
         progress.written.update(new)
         return self._run(record, new, progress.shared)
+
+    def _owner(self, number: int, node: Node, step: Step, progress: _Progress) -> int:
+        """Return the trial in whose run a step is: the first that this was asked for."""
+        owner = progress.owners.get(step)
+        if owner is None:
+            owner = self._owners.setdefault(node.key_at(step), number)
+            progress.owners[step] = owner
+        return owner
 
     def _run(
         self,
@@ -241,17 +252,15 @@ class Runs:
         )
 
 
-def _reports(
-    plan: SearchPlan, record: TrialRecord, after: Step
-) -> Iterator[tuple[Step, str, Metrics]]:
-    """Yield step, state key and metrics of a trial as `dasktune.Trial.metrics` has them."""
+def _reports(plan: SearchPlan, record: TrialRecord, after: Step) -> Iterator[tuple[Step, Node]]:
+    """Yield the steps with metrics of a trial, as `dasktune.Trial` has them, and their nodes."""
     failed = record.state is TrialState.FAIL
     limit = record.max_steps if failed else max(record.steps, record.until or 0)
     for node in plan.nodes_of(record.number):
         if node.stop > after:
             for step in sorted(node.metrics):
                 if after < step <= limit:
-                    yield step, node.key_at(step), node.metrics[step]
+                    yield step, node
 
 
 def _with_shared(
