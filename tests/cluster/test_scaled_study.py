@@ -21,11 +21,8 @@ from dasktune.engine import scaling
 from dasktune.engine.timeouts import PROGRESS_FLUSH_SECONDS
 from dasktune.engine.trials import Trial
 from dasktune.graph.devices import devices_at, with_devices
-from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.study.study import Study
 from dasktune.trainer.lifecycle import run_alone
-from dasktune.types import Decision, Extend, Finish, Register, Report
-from tests.driver.test_audits import pass_check
 from tests.holding import PATIENCE, Gate, pass_gate, stop_order, wait_until
 from tests.worker.test_divided import TOLERANCE, Net, divided, ranks
 
@@ -75,37 +72,6 @@ class Growing(Paired):
         super().train()
 
 
-class Joining(dt.algos.Tuner):
-    """Trains a trial to step 2, and then to 8; a second one joins it, and leaves it at step 6."""
-
-    max_steps = 8
-    state = ("begun",)
-
-    def __init__(self) -> None:
-        self.begun = 0
-
-    def ask(self, capacity: int) -> list[Decision]:
-        return [] if self.begun else self.begin(Constant(0.05), 2)
-
-    def begin(self, lr: Sequence, until: int) -> list[Decision]:
-        trial, self.begun = self.begun, self.begun + 1
-        known = Register(trial=trial, sequences={"lr": lr}, max_steps=8, params={"lr": 0.05})
-        return [known, Extend(trial=trial, until=until)]
-
-    def tell(self, report: Report) -> list[Decision]:
-        if report.trial == 0 and report.step == 2:
-            return [Extend(trial=0, until=8, reports=(3,))]
-        if report.trial == 0 and report.step == 3:
-            return self.begin(Piecewise([0.05, 0.01], boundaries=[6]), 8)
-        return [Finish()] if report.trial == 1 else []
-
-    def tell_failure(self, trial: int) -> list[Decision]:
-        return [Finish()]
-
-    def identity(self) -> dict[str, object]:
-        return {"tuner": "Joining"}
-
-
 @contextmanager
 def client_of(workers: int) -> Iterator[Client]:
     with (
@@ -121,7 +87,7 @@ def client_of(workers: int) -> Iterator[Client]:
         yield client
 
 
-def study_of(folder: Path, trainer: type[Paired] = Paired, audit: float = 0) -> Study:
+def study_of(folder: Path, trainer: type[Paired] = Paired) -> Study:
     """Return a study whose trials get two devices as soon as there are so many for each."""
     return dt.create_study(
         trainer,
@@ -131,7 +97,7 @@ def study_of(folder: Path, trainer: type[Paired] = Paired, audit: float = 0) -> 
         config={"folder": str(folder)},
         scale=dt.Scale(max=2, efficiency=1e-9),
         seed=SEED,
-        audit=audit,
+        audit=0,
     )
 
 
@@ -177,15 +143,6 @@ def test_late_trials_are_trained_on_two_workers(tmp_path: Path) -> None:
         run(study, client)
         assert study.summary()["steps_repeated"] == 0
         assert_trained_as_alone(study)
-
-
-def test_audit_trains_with_as_many_workers_again(tmp_path: Path) -> None:
-    with client_of(2) as client, closing(study_of(tmp_path, audit=1.0)) as study:
-        pass_check(study)
-        study.optimize(Joining(), client=client, progress=False, last_line=False)
-        assert study.trials[0].devices == ((0, 1), (2, 2))
-        audits = study.summary()["audits"]
-        assert (audits["identical"], audits["differing"], audits["incomparable"]) == (1, 0, 0)
 
 
 def test_killed_lender_costs_no_more_than_its_stage(tmp_path: Path) -> None:
