@@ -19,7 +19,7 @@ from tests.toy_trainers import Adding
 
 pytestmark = [
     pytest.mark.framework("tensorboard"),
-    pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore"),  # the port of a cluster beside it is taken
 ]
 
 PAGE = Path(__file__).parents[2] / "docs" / "loggers.md"
