@@ -201,6 +201,9 @@ class DividedRun:
             # since one of them is gone.
             failure = self._first_failure()
             self.close()
+            if type(failure) is DivisionError and failure.__cause__ is None:
+                # The other one ended without a word; what failed here may say why.
+                failure = DivisionError(f"{failure}; here: {type(error).__name__}: {error}")
             raise failure or error from (None if failure is None else failure.__cause__)
         except DivisionError as error:
             # What the others tell follows from the loss of a lender.

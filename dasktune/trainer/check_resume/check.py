@@ -507,7 +507,10 @@ def _suspects(
         for path in _changed(whole["probes"][span["split"]], span["loaded"])
         if path not in whole["unused"]
     ]
+    gradients = [path for path in changed if path.endswith(_GRADIENT)]
     for path in sorted(changed, key=_suspicion)[:_MAX_SUSPECTS]:
+        if tolerance and path in gradients:
+            break  # rounding is the likelier cause
         yield Difference(
             path=path,
             reason="is not what it was when the state was saved: load_state_dict must restore it",
@@ -519,6 +522,12 @@ def _suspects(
             "deterministic: whether they are the cause, or something outside the state is, shows "
             "a TorchTrainer with deterministic = True",
         )
+        if gradients:
+            yield Difference(
+                path=gradients[0],
+                reason=f"is one of {len(gradients)} gradients that loading does not restore: they "
+                "are the cause only if a step does not begin with zero_grad()",
+            )
     elif not changed and not state_differs:
         yield Difference(
             path="something outside the state",

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dasktune.trainer.base import Trainer
 from dasktune.trainer.check_resume.check import ResumeReport, check_resume
@@ -103,6 +104,21 @@ class Coarse(Rounding):
         return 1 + 0.01 * (os.getpid() % 1000)
 
 
+class CoarseNet(Coarse):
+    """Rounds too much, and has a net whose gradients no state holds."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.net = torch.nn.Linear(3, 1)
+        torch.nn.init.zeros_(self.net.weight)
+        torch.nn.init.zeros_(self.net.bias)
+
+    def train(self) -> None:
+        super().train()
+        self.net.zero_grad()
+        self.net(torch.ones(3)).sum().backward()
+
+
 def checked(trainer_class: type) -> ResumeReport:
     run = partial(run_in_new_process, execute=run_forked)
     return check_resume(trainer_class, {"lr": 0.1}, device="cuda", run=run)
@@ -131,3 +147,13 @@ def test_cause_is_named_before_its_effect() -> None:
 def test_rounding_beyond_the_tolerance_is_no_wrong_resume() -> None:
     paths = [difference.path for difference in checked(Coarse).differences]
     assert paths.index("algorithms of the GPU") < paths.index("metrics after step 3['loss']")
+
+
+def test_rounding_comes_before_gradients_as_the_cause() -> None:
+    reasons = {each.path: each.reason for each in checked(CoarseNet).differences}
+    gradients = [path for path in reasons if path.endswith(".grad")]
+    assert len(gradients) == 1, "one stands for all"
+    assert "one of 2 gradients" in reasons[gradients[0]]
+    assert "zero_grad()" in reasons[gradients[0]]
+    paths = list(reasons)
+    assert paths.index("algorithms of the GPU") < paths.index(gradients[0])
