@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -172,6 +173,9 @@ class WandBRuns:
     def _init(self, run: TrialRun) -> Any:
         import wandb
 
+        # A folder has the second in its name: in the same second W&B would lose these steps.
+        while [*self._folder.glob(f"wandb/*run-{time.strftime('%Y%m%d_%H%M%S')}-{run.id}")]:
+            time.sleep(1 - time.time() % 1)
         return wandb.init(
             project=self._project,
             group=slug(self._study.name),
