@@ -46,7 +46,10 @@ def run(study: dt.Study) -> None:
 
 def read(folder: Path) -> dict[str, list[Any]]:
     """Return name, notes, points and summary of each run, as W&B's files have them."""
+    import wandb
     from wandb.proto.wandb_internal_pb2 import Record
+
+    wandb.teardown()  # its process goes on writing after the end of a run
 
     runs: dict[str, list[Any]] = {}
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=os.path.getmtime):
