@@ -116,6 +116,34 @@ def test_the_functions_of_the_page_train_as_alone(
 
 
 @pytest.mark.process
+def test_the_first_study_trains_what_its_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: Client
+) -> None:
+    page = (DOCS / "first-study.md").read_text()
+    study_file, look = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    outputs = re.findall(r"```text\n(.*?)\n```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "digits.py").write_text(study_file)
+    assert outputs[0] in CliRunner().invoke(app, ["preview", "digits.py"]).stdout
+    trained = []
+    for steps in (12, 15):
+        text = study_file.replace("max_steps=12", f"max_steps={steps}")
+        names: dict[str, Any] = {"__name__": "digits"}
+        exec(compile(text, "digits.py", "exec"), names)
+        study = names["study"]()
+        study.optimize(names["tuner"](), client=one_worker, progress=False, check=False, audit=0)
+        trained.append(study.summary()["steps_executed"])
+        assert study.best_value > 0.9
+        study.close()
+    assert trained == [66, 90]
+    assert "(66 of 96)" in page
+    assert outputs[1].endswith("(90 of 216)")
+    monkeypatch.setitem(sys.modules, "digits", import_module("digits"))
+    exec(compile(look, "look.py", "exec"), {})
+
+
+@pytest.mark.process
 def test_the_trainer_of_the_tutorial_trains_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
