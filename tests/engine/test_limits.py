@@ -15,6 +15,7 @@ from dasktune.engine.limits import Used
 from dasktune.engine.timeouts import Waits
 from dasktune.errors import ConfigurationError
 from dasktune.types import Objective, Report
+from tests.holding import Gate, pass_gate
 
 
 class Descend(dt.Trainer):
@@ -128,14 +129,28 @@ def test_callbacks_hear_of_reports_ends_and_the_end(tmp_path: Path, client: Clie
     assert len(noting.calls) == 2 * TRIALS + 1, "nothing ran"
 
 
+class Gated(Descend):
+    """Begins the second half of the trials only when a gate is open."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        if hp["lr"] > 0.1:
+            pass_gate(self.config["gate"])
+
+
 def test_a_callback_may_stop_the_study(tmp_path: Path, client: Client) -> None:
+    gate = Gate(tmp_path / "gate")
+
     class Enough(dt.Callback):
         def on_trial_end(self, study: dt.Study, trial: dt.Trial) -> None:
             assert isinstance(study, dt.Study)
             study.stop()
+            gate.open()
 
-    study = make(tmp_path)
-    study.optimize(GRID, client=client, callbacks=[Enough()])
+    named = {"name": "gated", "metric": "loss", "storage": tmp_path}
+    study = dt.create_study(Gated, config={"gate": str(gate.path)}, **named)  # type: ignore[arg-type]
+    with gate:
+        study.optimize(GRID, client=client, callbacks=[Enough()])
     assert not all(trial.state.is_finished for trial in study.trials)
     study.optimize(GRID, client=client)
     assert {trial.state.value for trial in study.trials} == {"COMPLETE"}
