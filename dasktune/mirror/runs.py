@@ -85,7 +85,7 @@ class SharedSteps:
 class TrialRun:
     """The run of a trial, with the metrics that were not passed on before.
 
-    Attributes
+    Parameters
     ----------
     id, name
         The run's identifier, the same in every process, and its name inside the study.
