@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-import dasktune as dt
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.integrations.mlflow import RUN, MLflow
 from dasktune.mirror import LoggedStudy, TrialRun
 from dasktune.types import Objective, TrialState
-from tests.integrations.exact import single_thread
-from tests.toy_trainers import Adding
+from tests.integrations.logged import CURVES, make, run
 
 pytestmark = [
     pytest.mark.framework("mlflow"),
@@ -23,32 +21,12 @@ pytestmark = [
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
-RATES = [1.0, dt.sequences.MultiStep(1.0, milestones=[4], gamma=0.5)]
-
-
-class Summing(Adding):
-    """Trains in threads of this process."""
-
-    requires_process = False
-
 
 @pytest.fixture
 def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return a store of files, which is made in no time."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     return f"file://{tmp_path}/mlruns"
-
-
-def make(folder: Path, **options: Any) -> dt.Study:
-    named = {"name": "net", "metric": "loss", "load_if_exists": True, **options}
-    return dt.create_study(Summing, storage=folder / "store", **named)
-
-
-def run(study: dt.Study) -> None:
-    with single_thread(Summing) as client:
-        tuner = dt.algos.Grid(dt.Space(lr=RATES), max_steps=8)
-        study.optimize(tuner, client=client, check=False, progress=False, last_line=False)
-    study.close()
 
 
 def runs(uri: str, experiment: str = "net") -> list[Any]:
@@ -75,23 +53,10 @@ def histories(uri: str, **options: Any) -> dict[str, dict[str, list[tuple[int, f
     }
 
 
-WHOLE = {
-    "trial-0000": {
-        "loss": [(step, float(step)) for step in range(1, 9)],
-        "final/loss": [(8, 8.0)],
-    },
-    "trial-0001": {
-        "loss": [(5, 4.5), (6, 5.0), (7, 5.5), (8, 6.0)],
-        "hp/lr": [(step, 0.5) for step in range(5, 9)],
-        "final/loss": [(8, 6.0)],
-    },
-}
-
-
 def test_runs_in_sqlite_have_each_step_once(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     run(make(tmp_path, loggers=[MLflow(uri)]))
-    assert histories(uri) == WHOLE
+    assert histories(uri) == CURVES
     first, second = runs(uri)
     assert [first.info.status, second.info.status] == ["FINISHED"] * 2
     assert first.data.params == {"lr": "1.0"}
@@ -100,9 +65,9 @@ def test_runs_in_sqlite_have_each_step_once(tmp_path: Path) -> None:
     assert second.data.tags["mlflow.note.content"].endswith("other trials: steps 1-4: trial 0")
     study = make(tmp_path)
     MLflow(uri).export(study)
-    assert histories(uri) == WHOLE
+    assert histories(uri) == CURVES
     MLflow(uri, experiment="again").export(study)
-    assert histories(uri, experiment="again") == WHOLE
+    assert histories(uri, experiment="again") == CURVES
     study.close()
 
 

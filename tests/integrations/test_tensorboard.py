@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-import dasktune as dt
 from dasktune.errors import ConfigurationError
 from dasktune.integrations.tensorboard import TensorBoard
 from tests.integrations.exact import single_thread
-from tests.toy_trainers import Adding
+from tests.integrations.logged import CURVES, make, run
 
 pytestmark = [
     pytest.mark.framework("tensorboard"),
@@ -23,25 +22,6 @@ pytestmark = [
 ]
 
 PAGE = Path(__file__).parents[2] / "docs" / "loggers.md"
-RATES = [1.0, dt.sequences.MultiStep(1.0, milestones=[4], gamma=0.5)]
-
-
-class Summed(Adding):
-    """Trains in threads of this process."""
-
-    requires_process = False
-
-
-def make(folder: Path, name: str = "net", **options: Any) -> dt.Study:
-    named = {"name": name, "metric": "loss", "load_if_exists": True, **options}
-    return dt.create_study(Summed, storage=folder / "store", **named)
-
-
-def run(study: dt.Study, steps: int = 8) -> None:
-    with single_thread(Summed) as client:
-        tuner = dt.algos.Grid(dt.Space(lr=RATES), max_steps=steps)
-        study.optimize(tuner, client=client, check=False, progress=False, last_line=False)
-    study.close()
 
 
 def curves(folder: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
@@ -65,30 +45,17 @@ def texts(path: Path) -> list[str]:
     return [event.tensor_proto.string_val[0].decode() for event in events.Tensors("trial")]
 
 
-WHOLE = {
-    "trial-0000": {
-        "loss": [(step, float(step)) for step in range(1, 9)],
-        "final/loss": [(8, 8.0)],
-    },
-    "trial-0001": {
-        "loss": [(5, 4.5), (6, 5.0), (7, 5.5), (8, 6.0)],
-        "hp/lr": [(step, 0.5) for step in range(5, 9)],
-        "final/loss": [(8, 6.0)],
-    },
-}
-
-
 def test_runs_have_each_shared_step_once(tmp_path: Path) -> None:
     board = tmp_path / "board"
     run(make(tmp_path, loggers=[TensorBoard(board)]))
-    assert curves(board) == WHOLE
+    assert curves(board) == CURVES
     (text,) = texts(board / "net" / "trial-0001")
     assert "- shared_until: 4\n- shared_with: 0\n" in text
     exported = tmp_path / "exported"
     study = make(tmp_path)
     for _ in range(2):
         TensorBoard(exported).export(study)
-        assert curves(exported) == WHOLE
+        assert curves(exported) == CURVES
     study.close()
 
 
@@ -114,7 +81,7 @@ def test_a_file_cut_short_is_completed(lost: int, tmp_path: Path) -> None:
     for path in (tmp_path / "board").glob("net/*/events*"):
         os.truncate(path, max(0, path.stat().st_size - lost))
     board.export(study)
-    assert curves(tmp_path / "board") == WHOLE
+    assert curves(tmp_path / "board") == CURVES
     study.close()
 
 

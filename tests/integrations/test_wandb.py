@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-import dasktune as dt
 from dasktune.errors import ConfigurationError
 from dasktune.integrations.wandb import WandB, _records
-from tests.integrations.exact import single_thread
-from tests.toy_trainers import Adding
+from tests.integrations.logged import make, run
 
 pytestmark = [
     pytest.mark.framework("wandb"),
@@ -22,26 +20,6 @@ pytestmark = [
 ]
 
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-
-RATES = [1.0, dt.sequences.MultiStep(1.0, milestones=[4], gamma=0.5)]
-
-
-class Totalled(Adding):
-    """Trains in threads of this process."""
-
-    requires_process = False
-
-
-def make(folder: Path, **options: Any) -> dt.Study:
-    named = {"name": "net", "metric": "loss", "load_if_exists": True, **options}
-    return dt.create_study(Totalled, storage=folder / "store", **named)
-
-
-def run(study: dt.Study) -> None:
-    with single_thread(Totalled) as client:
-        tuner = dt.algos.Grid(dt.Space(lr=RATES), max_steps=8)
-        study.optimize(tuner, client=client, check=False, progress=False, last_line=False)
-    study.close()
 
 
 def read(folder: Path) -> dict[str, list[Any]]:
