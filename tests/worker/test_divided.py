@@ -177,7 +177,7 @@ class Failing(Net):
     [
         ("raises", "device 1: ValueError: no luck here"),
         ("raises at the end", "device 1: ValueError: no luck here"),
-        ("dies", "the process of device 1 must live, it ended with code -9"),
+        ("dies", "the process of device 1 must live, it ended with code -9; here: RuntimeError: "),
         ("draws", "all devices must hold the same parameters and generators after step 2"),
     ],
 )
