@@ -167,14 +167,7 @@ class Run(Mapping[str, Value]):
                 "(run.loader, run.track, run.steps and so on), or be in the tuner's space; "
                 f"this trial has: {known}"
             )
-        value = self._values[name]
-        if isinstance(domain, Choice):
-            is_in = any(_is_same(option, value) for option in domain.options)
-        else:
-            is_in = isinstance(value, int | float) and value in domain
-        if not is_in:
-            raise TrainerError(f"the value of {name!r} must be in {domain}, got {value!r}")
-        return value
+        return drawn_from(domain, name, self._values[name])
 
     # -------------------------------------------------------------------- what is saved
 
@@ -556,6 +549,23 @@ def _in_place(current: Any, loaded: Any) -> Any:
         current[:] = [_in_place(*pair) for pair in zip(olds, loaded, strict=False)]
         return current
     return loaded
+
+
+def drawn_from(domain: Float | Int | Choice, name: str, value: Value) -> Value:
+    """Return the value of a suggested hyper-parameter, which must be of its domain.
+
+    Raises
+    ------
+    TrainerError
+        If it is of another domain.
+    """
+    if isinstance(domain, Choice):
+        is_in = any(_is_same(option, value) for option in domain.options)
+    else:
+        is_in = isinstance(value, int | float) and value in domain
+    if not is_in:
+        raise TrainerError(f"the value of {name!r} must be in {domain}, got {value!r}")
+    return value
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -23,6 +23,7 @@ from dasktune.errors import (
 from dasktune.space.define_by_run import Suggesting
 from dasktune.space.domains import Choice, Float, Int
 from dasktune.trainer.base import Trainer, problems_of
+from dasktune.trainer.function import OPTIONS, drawn_from
 from dasktune.trainer.suggesting_part import run_suggestions
 from dasktune.trainer.turns import Turns
 from dasktune.types import Value
@@ -32,7 +33,6 @@ logger = logging.getLogger(__name__)
 VALUE = "value"
 """The metric that an objective reports and returns."""
 
-_OPTIONS = ("version", "ignored_config", "harmless_differences", "deterministic", "threads")
 _PAGE = "docs/from-optuna.md"
 
 
@@ -97,7 +97,7 @@ def from_optuna(
         run_suggestions(objective, trial)
         return trial.ended()
 
-    options = {name: getattr(objective, name) for name in _OPTIONS if hasattr(objective, name)}
+    options = {name: getattr(objective, name) for name in OPTIONS if hasattr(objective, name)}
     place = {"__module__": objective.__module__, "__qualname__": objective.__qualname__}
     members = {"objective": staticmethod(objective), "ends_early": ends_early, **place, **options}
     vars(drawn)[TRAINER] = type(objective.__name__, (ObjectiveTrainer,), members)
@@ -187,15 +187,8 @@ class ObjectiveTrial:
                 f"the value of {name!r} must be suggested before the objective trains, and with "
                 f"equal values before it in any case; the space has: {known}"
             )
-        value = self._values[name]
-        if isinstance(domain, Choice):
-            is_in = any(type(o) is type(value) and o == value for o in domain.options)
-        else:
-            is_in = isinstance(value, int | float) and value in domain
-        if not is_in:
-            raise TrainerError(f"the value of {name!r} must be in {domain}, got {value!r}")
-        self.params[name] = value
-        return value
+        self.params[name] = drawn_from(domain, name, self._values[name])
+        return self.params[name]
 
 
 class ObjectiveTrainer(Trainer):
