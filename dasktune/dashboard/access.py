@@ -55,7 +55,7 @@ class Access:
         return name is not None and name in self.hosts
 
     def is_own_page(self, origin: str, host: str) -> bool:
-        """Return whether a request that changes something comes from this page itself.
+        """Return whether this page itself sends a request for a change.
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ class Access:
         return self.is_host_known(host) and origin == f"http://{host}"
 
     def is_token(self, given: str) -> bool:
-        """Return whether a text is the token, in a time that does not depend on the text."""
+        """Return whether a text is the token; each text takes the same time."""
         return hmac.compare_digest(self.token.encode(), given.encode(errors="surrogateescape"))
 
     def address(self, port: int, study_id: int | None = None) -> str:

@@ -663,7 +663,7 @@ def _is_known(node: Node, step: Step) -> bool:
 
 
 def _last_known(node: Node, low: Step, high: Step) -> Step | None:
-    """Return the last step in (low, high] with something to compare; None without one."""
+    """Return the last step in (low, high] with metrics or a state to compare, if any."""
     for above in node.up():
         for step in range(min(high, above.stop), max(low, above.start), -1):
             if _is_known(above, step):

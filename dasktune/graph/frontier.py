@@ -522,7 +522,7 @@ class Frontier:
         return counts
 
     def least_ready_workers(self) -> int | None:
-        """Return the least workers that a ready stage takes, or None without a ready stage."""
+        """Return the least number of workers that a ready stage takes; None if all stages wait."""
         return min(
             (
                 workers

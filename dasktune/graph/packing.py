@@ -118,7 +118,7 @@ class PackingFactor:
         return factor
 
     def keep(self, model: Model, kind: str, nbytes: int) -> KeptFactor | None:
-        """Return it for later runs, with the memory of one stage; None without measurements.
+        """Return the factor for later runs; None unless this run has measured something for it.
 
         A lost worker leaves a doubt for some measurements only, which is not kept.
         """

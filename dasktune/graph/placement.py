@@ -184,7 +184,7 @@ class Placing:
             self._heard_of[attempt.id] = attempt
 
     def _has_news(self, attempt: Attempt) -> bool:
-        """Return whether a speed has moved since a running attempt was reviewed; note that it is.
+        """Return whether a speed has moved since an attempt was reviewed; note this review.
 
         An attempt that its worker does not run yet has none.
         """

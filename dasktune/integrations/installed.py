@@ -39,7 +39,7 @@ def framework(package: str, *, extra: str) -> Any:
 
 
 def refuse_missing(package: str, *, extra: str) -> None:
-    """Refuse a framework that is not installed, without the time of its import.
+    """Refuse a framework that is missing; it is only looked for, which is faster than an import.
 
     Parameters
     ----------

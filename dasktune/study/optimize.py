@@ -694,7 +694,7 @@ class Optimizer:
         results.is_current = True
 
     def _audit_terms(self, share: float) -> AuditTerms | None:
-        """Return the terms of a run's audits; None without any: nothing is merged, or share 0."""
+        """Return the terms of a run's audits; None if trials train alone, or the share is 0."""
         if not share or not self._results.options.merge:
             return None
         return AuditTerms(share=share, fail=self._checks.record_audit)

@@ -66,7 +66,7 @@ def is_installed_name(name: str) -> bool:
 
 
 def is_editable(module: ModuleType) -> bool:
-    """Return whether a module is of an editable install: own code that workers can import."""
+    """Return whether a module belongs to an editable install: own code that workers can import."""
     return module.__name__.partition(".")[0] in _editable_packages() and not is_installed(module)
 
 

@@ -501,7 +501,7 @@ def _dispatched(dispatching: Any) -> list[tuple[type, Any]]:
 
 
 def _read(thing: Any, name: str) -> Any:
-    """Return an attribute; None without it. To read one of a lazy module may import others."""
+    """Return an attribute, or None. Reading it may import other modules: some are lazy."""
     try:
         return getattr(thing, name, None)
     except _IMPORT_ERRORS:
