@@ -22,6 +22,7 @@ from dasktune.cli import app
 from dasktune.cluster.local import local_client
 from dasktune.trainer.lifecycle import run_alone
 from dasktune.types import TrialState
+from tests.pages import page_text, script
 
 DOCS = Path(__file__).parents[1] / "docs"
 TUNERS = (DOCS / "tuners.md").read_text()
@@ -313,3 +314,11 @@ def test_modules_that_the_pages_import_exist() -> None:
     assert len(names) > 5
     for name in sorted(names):
         import_module(name)
+
+
+def test_options_page_has_the_tables_of_the_code() -> None:
+    options = script("options")
+    page = page_text("options.md")
+    assert options.page(page) == page, "write them again: python docs/options.py"
+    listed = {name for table in options.tables().values() for name in re.findall(r"`(\w+)`", table)}
+    assert set(options.GUIDES) | set(options.OF_TUNERS) <= listed

@@ -255,7 +255,7 @@ class PatienceStopping(StoppingTuner):
     space, trials, max_steps, every, grace, seed, sampler
         As for `StoppingTuner`.
     patience
-        Steps.
+        Steps without a better loss after which a trial is stopped.
     min_delta
         By how much a loss must be lower to count; at least 0.
     """

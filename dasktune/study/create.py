@@ -98,8 +98,8 @@ def create_study(
         Open the study if it exists; False refuses the name of an existing study.
     if_changed
         For a study that exists with other code, config or data of the trainer: ``refuse`` refuses
-        it. ``new`` opens the version of the study that has this code, or creates
-        the next one, ``<name>-2`` and so on, in the same store; it implies `load_if_exists`.
+        it, ``new`` opens the version of the study that has this code, or creates
+        the next one, ``<name>-2`` and so on, in the same store. ``new`` implies `load_if_exists`.
         Useful in notebooks, where classes change in their cells. `Study.name` names the version.
     seed
         Seed of all training; part of every state's key.

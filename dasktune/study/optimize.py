@@ -150,7 +150,8 @@ class Optimizer:
         Parameters
         ----------
         tuner
-            The tuner. The study continues a tuner whose identity (class and arguments) it
+            Decides what is trained: one of `dasktune.algos`, or one of your own. The study
+            continues a tuner whose identity (class and arguments) it
             knows, and returns at once if that had ended; with more trials than before, it goes
             on with the further ones.
         client
