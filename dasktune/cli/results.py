@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dasktune.engine.limits import ALIKE, STOPPED
 from dasktune.engine.trials import Trial
 from dasktune.report.formats import printable
+from dasktune.results.state_words import state_word
 from dasktune.results.summary import savings_line
 from dasktune.types import Direction, TrialState
 
@@ -150,7 +151,7 @@ def _best(study: Study, ranked: Sequence[Trial], withdrawn: Collection[int]) -> 
 
 
 def _state(trial: Trial, withdrawn: Collection[int]) -> str:
-    state = trial.state.value
+    state = state_word(trial.state, is_driven=False)
     return f"{state}, withdrawn" if trial.number in withdrawn else state
 
 

@@ -27,6 +27,7 @@ from dasktune.report.status_report import (
     waits_text,
 )
 from dasktune.results.results import objective_of
+from dasktune.results.state_words import states_text
 from dasktune.results.withdrawn import Withdrawn, withdrawn_of
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import RunRow, StudyRow
@@ -45,7 +46,7 @@ class StudyStatus:
     study, metric, direction
         Those of the study; several metrics and directions with commas between.
     trials
-        Number of trials by state.
+        Number of trials by stored state; a trial of a study that nobody runs may be ``RUNNING``.
     best
         Number, value, steps and params of the best trial; None if there is none, or several
         metrics.
@@ -111,6 +112,10 @@ class StudyStatus:
             "seconds_left": run.seconds_left,
         }
 
+    @property
+    def _is_driven(self) -> bool:
+        return self.driver is not None and self.driver.is_alive
+
     def __str__(self) -> str:
         return self.in_words()
 
@@ -125,7 +130,7 @@ class StudyStatus:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.last_activity))
         lines = [
             printable(f"{self.study} ({self.direction} {self.metric})"),
-            f"  trials  {_counts(self.trials)}",
+            f"  trials  {states_text(self.trials, is_driven=self._is_driven)}",
             f"  best    {_best_text(self.best, self.withdrawn)}",
             f"  steps   {self.steps_executed:,} trained of {self.steps_requested:,} asked for"
             + (f", {self.steps_repeated:,} of them repeated" if self.steps_repeated else "")

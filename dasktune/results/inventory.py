@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dasktune.driver.history import record_of
+from dasktune.driver.retention.listing import COMMIT_NBYTES
 from dasktune.errors import StorageError
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.results.results import plan_of
@@ -38,7 +39,7 @@ class Holding:
     key, step
         Key and step of its state.
     nbytes
-        Bytes in the store.
+        Bytes in the store, counted as for a budget: those of the state and of its commit.
     seconds
         Training time since the checkpoint before it; None if unknown.
     written, used
@@ -178,7 +179,7 @@ def take_inventory(
     return Inventory(
         holdings=holdings,
         trials=trials,
-        unfinished=total - sum(holding.nbytes for holding in holdings),
+        unfinished=total - sum(holding.nbytes - COMMIT_NBYTES for holding in holdings),
         gone=len(rows.keys() - there.keys()),
         leases=tuple(_leases(store)),
         roots=roots,
@@ -195,7 +196,7 @@ def _holding(
     return Holding(
         key=stored.key,
         step=stored.step if known is None else known.step,
-        nbytes=nbytes,
+        nbytes=nbytes + COMMIT_NBYTES,
         seconds=None if known is None else known.seconds,
         written=written,
         used=0.0 if row is None else row.used,

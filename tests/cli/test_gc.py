@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -69,6 +70,11 @@ def test_a_dry_run_explains_each_choice_and_changes_nothing(folder: Folder) -> N
     assert all(" counting/" in line for line in (*goes, *stays))
     assert f"would free {lines[-1].split('would free ')[1]}" in lines[-1]
     assert states(folder) == before
+    listed = re.search(
+        r"runs/counting: 6 checkpoints, (\S+ k?B)", folder.command("ls", "counting.py").stdout
+    )
+    assert listed is not None
+    assert f"runs/counting: {listed[1]} in " in lines[-1], "ls and gc count alike"
 
     done = folder.command(*asked, "--json")
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ def test_a_study_runs_to_its_end_and_then_returns_at_once(folder: Folder) -> Non
     first = folder.command(*RUN)
     assert first.returncode == 0, first.stderr
     assert "best loss: 0.2 (trial 0, 12 steps)\n  lr  0.1\n" in first.stdout
-    assert "\n2      0.8   12     COMPLETE  Piecewise([0.1, 0.3],...\n" in first.stdout
+    assert "\n2      0.8   12     complete  Piecewise([0.1, 0.3],...\n" in first.stdout
     assert "trained 69% of the steps asked for (33 of 48)" in first.stdout
     assert len(folder.steps()) == len(set(folder.steps())) == UNIQUE
 

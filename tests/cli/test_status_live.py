@@ -53,6 +53,7 @@ def test_status_shows_a_run_that_is_running_killed_and_resumed(
     assert set(stage.trials) <= {0, 1, 2, 3}
     assert stage.trials
     told = folder.command("status", "runs/counting")
+    assert "  trials  4 running\n" in told.stdout
     assert f"driver  process {driver.pid} on " in told.stdout
     assert "  runs    trial" in told.stdout
 
@@ -62,9 +63,10 @@ def test_status_shows_a_run_that_is_running_killed_and_resumed(
     assert found.driver is not None
     assert (found.driver.state, found.driver.is_gone) == ("dead", True)
     assert found.running  # what ran then
+    assert "  trials  4 waiting to go on\n" in str(found)
     told = folder.command("status", "runs/counting", "--json")
     (document,) = json.loads(told.stdout)
-    assert document["driver"]["state"] == "dead"
+    assert (document["driver"]["state"], document["trials"]) == ("dead", {"RUNNING": 4})
     assert document["running"][0]["worker"].startswith("tcp://")
 
     again = folder.command("run", "counting.py", *options)

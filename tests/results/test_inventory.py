@@ -11,6 +11,7 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from dasktune.driver.retention.listing import COMMIT_NBYTES
 from dasktune.results.inventory import Inventory, take_inventory
 from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.storage.codec import encode
@@ -149,7 +150,8 @@ def test_inventory_figures_are_sums_over_checkpoints(lab: Lab) -> None:
     study = lab.trained("one", Constant(0.1), LATER)
     (shelf,) = lab.inventory(study).shelves()
     files = [path for path in (lab.folder / "checkpoints").rglob("step-*/*") if path.is_file()]
-    assert shelf.nbytes == sum(path.stat().st_size for path in files)
+    states = sum(path.stat().st_size for path in files)
+    assert shelf.nbytes == states + shelf.checkpoints * COMMIT_NBYTES
     assert shelf.written == pytest.approx(max(path.stat().st_mtime for path in files))
     commits = lab.store.commits(lab.store.keys()).values()
     assert shelf.seconds == pytest.approx(sum(one.seconds for one in commits))
