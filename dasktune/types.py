@@ -336,7 +336,8 @@ class Extend:
     until
         The last step; replaces the earlier request.
     priority
-        Higher goes first.
+        Higher goes first. Negative ones are an order of trials that the tuner wants equally: where
+        workers are of several classes, the class that suits a trial goes before that order.
     reports
         Earlier steps to report, too, ascending; the training continues after them unless the
         tuner stops it.

@@ -267,7 +267,8 @@ class Market:
         priority, terms = rest
         level = self.levels(terms)[kind]
         return level > 0 and any(
-            (-urgent, self.levels(other)[kind]) < (-priority, level) for urgent, other in others
+            (-importance(urgent), self.levels(other)[kind]) < (-importance(priority), level)
+            for urgent, other in others
         )
 
     def next_end_of_patience(self, now: float) -> float | None:
@@ -290,6 +291,16 @@ class Market:
                 self._backlog(), tuple(slots.values()), tuple(prices.values())
             )
         return self._makespan
+
+
+def importance(priority: float) -> float:
+    """Return the weight of a priority between classes of workers: all negative ones count alike.
+
+    A tuner that wants none of its new trials more than another gives them negative priorities, as
+    an order to begin in. To keep that order on several classes, each trial in turn would have to
+    take the worker that is idle, whatever its class.
+    """
+    return max(priority, 0.0)
 
 
 def _level(cost: float, least_other: float) -> int:

@@ -20,7 +20,7 @@ from dasktune.graph.events import RunStage, WorkerJoined
 from dasktune.graph.frontier import Frontier, Group, start_of
 from dasktune.graph.gangs import Gangs
 from dasktune.graph.loads import Loads
-from dasktune.graph.market import Market, Terms
+from dasktune.graph.market import Market, Terms, importance
 from dasktune.graph.matching import Matching, Wanted
 from dasktune.graph.moves import Moves
 from dasktune.graph.packing import Packing
@@ -512,11 +512,11 @@ class Placing:
     ) -> tuple[Node, list[Slot]] | None:
         """Return the best pair of a ready stage and a class, by the slots that it may have there.
 
-        That is the tuner's priority first, then a class that is as good as any for the stage,
-        then the class that fits the rank of its model, then the longest path, then the fastest of
-        the classes. There is one stage to look at for each group and class, and those behind it
-        while it should rather wait: so few that they would keep a faster class busy for less time
-        than one of them takes here.
+        That is the tuner's priority first (all negative ones count alike), then a class that is as
+        good as any for the stage, then the class that fits the rank of its model, then the order
+        of negative priorities, then the longest path, then the fastest of the classes. There is one
+        stage to look at for each group and class, and those behind it while it should rather wait:
+        so few that they would keep a faster class busy for less time than one of them takes here.
         """
         heads = list(self._frontier.heads())
         by_kind: dict[str, list[str]] = {}
@@ -567,9 +567,9 @@ class Placing:
         terms = self._market.terms(node, holders.get(node.parent))
         levels = self._market.levels(terms)
         for kind in kinds:
-            misfit = self._market.misfit(node, kind, self._sizes)
-            rank = -priority, levels[kind], *misfit, -then, terms.seconds[kind], node.number
-            yield rank, kind
+            fit = levels[kind], *self._market.misfit(node, kind, self._sizes)
+            order = -priority, -then, terms.seconds[kind], node.number
+            yield (-importance(priority), *fit, *order), kind
 
     def _may_take(
         self,

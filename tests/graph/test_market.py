@@ -76,10 +76,11 @@ class Table:
         rate: Sequence | None = None,
         steps: Step = STEPS,
         needs: Needs | None = None,
+        priority: float = 0.0,
     ) -> None:
         sequences = {"model": Constant(model), "lr": rate or Constant(float(self.count))}
         self.dispatcher.register(self.count, sequences, steps, needs=needs)
-        self.carry_out(self.dispatcher.extend(self.count, steps, 0.0, self.now))
+        self.carry_out(self.dispatcher.extend(self.count, steps, priority, self.now))
         self.count += 1
 
     def join(self, **kinds: str) -> None:
@@ -121,6 +122,21 @@ def test_stage_goes_where_its_class_has_the_advantage() -> None:
     table.dispatcher._draining = False
     table.tell(Tick())
     assert table.models == {"a": "tree", "b": "net"}
+
+
+@pytest.mark.parametrize(
+    ("first", "model"), [(0.0, "tree"), (40.0, "net")], ids=["an order", "importance"]
+)
+def test_class_goes_before_an_order_of_trials(first: float, model: str) -> None:
+    table = Table()
+    table.join(a="old", b="new")
+    table.dispatcher.drain()
+    for place in range(30):  # so many that no stage waits for the new worker
+        table.trial("net", priority=first - place)
+    table.trial("tree", priority=first - 30)
+    table.dispatcher._draining = False
+    table.tell(Tick())
+    assert table.models == {"a": model, "b": "net"}
 
 
 def test_workers_that_join_together_are_compared() -> None:

@@ -289,10 +289,11 @@ def market(**slots: int) -> Market:
         ("slow", 0.0, (2.0, 1.0), True),
         ("slow", 0.0, (10.0, 1.0), False),
         ("slow", 1.0, (2.0, 1.0), False),
-        ("slow", -1.0, (10.0, 1.0), True),
-        ("fast", -1.0, (1.0, 1.0), False),
+        ("slow", -1.0, (2.0, 1.0), True),
+        ("slow", -1.0, (10.0, 1.0), False),
+        ("fast", 0.0, (1.0, 1.0), False),
     ],
-    ids=["gains less", "gains as much", "is less urgent", "is more urgent", "of the best class"],
+    ids=["gains less", "gains as much", "is less urgent", "is later", "is as late", "fits best"],
 )
 def test_rest_of_a_stage_is_outbid_by_what_gains_less_elsewhere(
     kind: str, priority: float, other: tuple[float, float], is_outbid: bool
