@@ -161,6 +161,37 @@ def status(
 
 
 @app.command()
+@flat
+def logs(
+    target: Target,
+    trial: Annotated[int, typer.Option(metavar="N", min=0, help="Which trial.")],
+    *,
+    study: Annotated[
+        str | None, typer.Option(help="The study; needed if there are several.")
+    ] = None,
+    stores: StoreFlags,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the stages of a trial printed while they trained, also while it runs.
+
+    Trials that share a stage share its log. Of each stage the last lines are kept. Reads the
+    database alone, and changes nothing.
+    """
+    from dasktune.report.formats import printable
+
+    with open_results(stores.places(target, study)) as results:
+        shown = results.stage_logs(trial)
+    if as_json:
+        print_json([log.to_json() for log in shown])
+        return
+    if not shown:
+        typer.echo(f"trial {trial}: its stages have printed nothing", err=True)
+    for log in shown:
+        typer.echo(f"--- {printable(log.heading)}")
+        typer.echo("\n".join(map(printable, log.text.splitlines())))
+
+
+@app.command()
 def dashboard(
     target: Target,
     study: Annotated[str | None, typer.Option(help="Only the study of this name.")] = None,

@@ -9,65 +9,21 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dasktune.engine.trials import TrialRecord
-from dasktune.graph.plan import SearchPlan
-from dasktune.results.results import plan_of
+from dasktune.results.results import registered
+from dasktune.results.trial_paths import MOST_STEPS, keys_of, last_reported
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
 from dasktune.types import Metrics, Step, TrialState
-
-MOST_STEPS = 2000
-"""Most steps of a trial that are looked up one by one; of longer ones only some are."""
 
 MOST_CACHED = 3000
 """Most trials whose reports stay in memory."""
 
 Curve = Mapping[Step, Metrics]
 """Metrics by step."""
-
-
-def registered(row: StudyRow, records: Iterable[TrialRecord]) -> SearchPlan:
-    """Return a plan with trials of a study, each as far as it has reports."""
-    plan = plan_of(row)
-    for record in records:
-        until = last_step(record)
-        if until and record.was_trained_here:
-            plan.register(
-                *(record.number, record.keyed_sequences, until, record.seed),
-                is_alone=record.alone is not None,
-                numerics=record.numeric_class,
-            )
-    return plan
-
-
-def last_reported(record: TrialRecord) -> Step:
-    """Return the last step whose report counts for a trial: trials may share later states."""
-    return record.steps if record.state is TrialState.FAIL else last_step(record)
-
-
-def last_step(record: TrialRecord) -> Step:
-    """Return the last step that a stage of a trial may reach.
-
-    A stage that failed was to go on up to the end of its trial at most; its key is that of its end.
-    """
-    if record.state is TrialState.FAIL:
-        return record.max_steps
-    return max(record.steps, record.until or 0)
-
-
-def keys_of(plan: SearchPlan, number: int, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
-    """Yield the state keys of a registered trial at ascending steps."""
-    for node in plan.nodes_of(number):
-        if node.parent is None:
-            continue
-        chain, at = node.parent.chain_at(node.start), node.start
-        for step in steps:
-            if node.start < step <= node.stop:
-                chain, at = chain.advance(node.sequences, at, step), step
-                yield step, chain.key
 
 
 def decimated(points: Sequence[tuple[Step, float]], most: int) -> list[tuple[Step, float]]:

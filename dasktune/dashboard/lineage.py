@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dasktune.dashboard.learning_curves import MOST_STEPS, keys_of, last_reported, last_step
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import Node, SearchPlan, nodes_along
 from dasktune.report.tree_layout import FEW_TRIALS
+from dasktune.results.trial_paths import last_reported, rows_on_path
 from dasktune.storage.database.database import Database
 from dasktune.storage.redaction import redacted
 from dasktune.types import Step
@@ -44,14 +44,8 @@ def origins(
     names
         Names of the studies by number.
     """
-    last = last_step(record)
-    ends = {node.stop for node in plan.nodes_of(record.number)}
-    ends |= {at * last // MOST_STEPS for at in range(1, MOST_STEPS + 1)} | {record.steps}
-    steps = sorted(step for step in ends if 0 < step <= last)
-    by_key = {key: step for step, key in keys_of(plan, record.number, steps)}
-    stored = {row.key: row for row in database.checkpoints_at(by_key)}
-    stages = database.stages_to(by_key, [row.attempt for row in stored.values()])
-    stages.sort(key=lambda row: (row.start, row.started))
+    stages, stored = rows_on_path(database, plan, record)
+    logs = {row.attempt: row.text for row in database.logs_of(row.attempt for row in stages)}
     return {
         "stages": [
             {
@@ -67,6 +61,7 @@ def origins(
                 "kind": row.kind,
                 "started": row.started,
                 "ended": row.ended,
+                "log": redacted(logs.get(row.attempt, "")),
             }
             for row in stages
         ],
@@ -79,7 +74,7 @@ def origins(
                 "used": row.used,
                 "study": None if row.study_id is None else names.get(row.study_id, "(deleted)"),
             }
-            for row in sorted(stored.values(), key=lambda row: row.step)
+            for row in stored
         ],
     }
 

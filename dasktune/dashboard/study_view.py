@@ -12,14 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from dasktune.dashboard.learning_curves import (
-    MOST_STEPS,
-    Curve,
-    CurveCache,
-    last_step,
-    points_of,
-    registered,
-)
+from dasktune.dashboard.learning_curves import Curve, CurveCache, points_of
 from dasktune.dashboard.lineage import StudyPlan, origins, trials_below, users
 from dasktune.dashboard.tree_columns import tree_columns
 from dasktune.dashboard.trial_table import TrialTable
@@ -31,7 +24,8 @@ from dasktune.mirror import optuna_study
 from dasktune.report.sequence_plot import plot_sequence, runs_of
 from dasktune.report.status import status_of
 from dasktune.results.prediction import CurveReader, predict_trial
-from dasktune.results.results import objective_of
+from dasktune.results.results import objective_of, registered
+from dasktune.results.trial_paths import MOST_STEPS, last_step
 from dasktune.sequences import Sequence as SequenceOfValues
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow

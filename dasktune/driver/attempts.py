@@ -37,6 +37,7 @@ from dasktune.worker.messages import (
     StageEnded,
     StageFailed,
     StageMessage,
+    StagePrinted,
     StageProgress,
     StageStarted,
     StateMeasured,
@@ -412,6 +413,9 @@ class Attempts:
                 return self._ended(known, message, now)
             case StageFailed():
                 return self._failed(known, message)
+            case StagePrinted(attempt=attempt, text=text):
+                self._recorder.printed(attempt, text)
+                return []
             case StoreFailed():
                 self.trouble = message.message
                 return []

@@ -25,6 +25,7 @@ from dasktune.storage.database.database import Batch
 from dasktune.storage.database.schema import (
     CheckpointRow,
     EventRow,
+    LogRow,
     MetricRow,
     StageRow,
     TrialRow,
@@ -291,6 +292,11 @@ class Recorder:
             self._ended[attempt] = row
             self._batch.stages.append(row)
 
+    def printed(self, attempt: str, text: str) -> None:
+        """Add the log of an attempt so far, in place of an earlier one."""
+        row = LogRow(study_id=self._study_id, attempt=attempt, text=redacted(text))
+        self._batch.logs.append(row)
+
     def settled(self, attempt: str) -> None:
         """Record that an ended attempt has all its states in the store, or needs none."""
         self._ended.pop(attempt, None)
@@ -325,7 +331,8 @@ class Recorder:
                 self.found(node, commit)
         batch = self._batch
         batch.trials = list(self._trials.values())
-        parts = (batch.events, batch.trials, batch.metrics, batch.checkpoints, batch.stages)
+        rows = (batch.events, batch.trials, batch.metrics, batch.checkpoints, batch.stages)
+        parts = (*rows, batch.logs)
         if self._is_fenced:
             self._write_ended()
         if self.is_broken or not any(parts):

@@ -129,6 +129,9 @@ DRAIN_SECONDS = 60.0
 PROGRESS_FLUSH_SECONDS = 0.05
 """Age of the batches in which progress is sent: fast steps would flood the driver."""
 
+LOG_SECONDS = 5.0
+"""Time between two messages with the log of a running stage; its end sends it in any case."""
+
 STEP_WATCH_SECONDS = 1.0
 """Time between two checks whether a step has taken too long; a tenth of its limit, if less."""
 

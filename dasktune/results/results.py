@@ -42,6 +42,7 @@ from dasktune.results.prediction import (
     predict_trial,
     seconds_of_steps,
 )
+from dasktune.results.stage_logs import StageLog, stage_logs
 from dasktune.results.summary import (
     Summary,
     models_of,
@@ -50,6 +51,7 @@ from dasktune.results.summary import (
     suspensions_of,
     trials_on_several_classes,
 )
+from dasktune.results.trial_paths import last_step
 from dasktune.results.withdrawn import withdrawn_of
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
@@ -375,6 +377,33 @@ class StudyResults:
             reader, number, steps=steps, predictor=predictor, step_seconds=step_seconds
         )
 
+    def stage_logs(self, number: int) -> list[StageLog]:
+        """Return the logs of a trial's stages: the lines that they printed, also while it runs.
+
+        Trials that share a stage share its log, also between the studies of a database. Of each
+        stage only the last lines are kept; a stage that printed nothing has no log.
+
+        Parameters
+        ----------
+        number
+            Number of the trial.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such trial.
+
+        Examples
+        --------
+        ``print(study.stage_logs(7)[-1].text)``
+        """
+        record = self.records.get(number)
+        if record is None:
+            count = len(self.records)
+            known = f"0 to {count - 1}" if count else "a trial of the study, which has none"
+            raise ConfigurationError(f"trial must be {known}, got {number}")
+        return list(stage_logs(self.database, registered(self.row, [record]), record))
+
     def trace(self) -> Trace:
         """Return the measured values and times of all trials, for `dasktune.simulate`.
 
@@ -512,6 +541,20 @@ def plan_of(row: StudyRow) -> SearchPlan:
         seeded_key=seeded_key_of(row),
         alone_key=alone_key_of(row),
     )
+
+
+def registered(row: StudyRow, records: Iterable[TrialRecord]) -> SearchPlan:
+    """Return a plan with trials of a study, each as far as it has reports."""
+    plan = plan_of(row)
+    for record in records:
+        until = last_step(record)
+        if until and record.was_trained_here:
+            plan.register(
+                *(record.number, record.keyed_sequences, until, record.seed),
+                is_alone=record.alone is not None,
+                numerics=record.numeric_class,
+            )
+    return plan
 
 
 def objective_of(spec: Mapping[str, Any]) -> Objective:

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 from dasktune.engine.timeouts import (
     LAST_WRITES_SECONDS,
+    LOG_SECONDS,
     PROGRESS_FLUSH_SECONDS,
     UNPLANNED_SAVE_SECONDS,
 )
@@ -53,6 +54,7 @@ from dasktune.worker.messages import (
     StageEnded,
     StageFailed,
     StageMessage,
+    StagePrinted,
     StageProgress,
     StageStarted,
     StageStatus,
@@ -62,6 +64,7 @@ from dasktune.worker.messages import (
     StoreFailed,
 )
 from dasktune.worker.peers import LenderLostError, Lenders
+from dasktune.worker.printed import PrintedLines, printed_to
 from dasktune.worker.rank import RankTraining
 from dasktune.worker.sharing import begin_peak, free_unused, peak_bytes
 
@@ -269,7 +272,8 @@ class StageHost:
     def run(self, spec: StageSpec) -> StageEnded:
         """Train one stage; return a receipt. Errors of user code come back as data."""
         stage = _StageRun(self, spec, self._new_control(spec.attempt))
-        receipt = self._carry_out(stage, spec.attempt)
+        with printed_to(stage.log):
+            receipt = self._carry_out(stage, spec.attempt)
         return self.skip(spec) if receipt is None else receipt
 
     def audit(self, spec: AuditSpec) -> AuditEnded:
@@ -589,7 +593,8 @@ class _StageRun:
         self.chain = Chain(spec.chain[0], bytes.fromhex(spec.chain[1]), spec.chain[2])
         self.seconds = 0.0
         self._outbox: list[StageMessage] = [StageStarted(attempt=spec.attempt, at=time.time())]
-        self._flushed = time.monotonic()
+        self._flushed = self._log_sent = time.monotonic()
+        self.log = PrintedLines()
         self._unsent: list[StepMetrics] = []
         self._unsaved: list[StepMetrics] = []
         self._paces: list[float] = []
@@ -734,7 +739,8 @@ class _StageRun:
             f"a step must end within {seconds:g} s, the one after step {self.step} has not "
             "(Timeouts.step_seconds)"
         )
-        self.host.emit([self._failed({"message": message, "traceback": f"{where}\n{message}"})])
+        failed = self._failed({"message": message, "traceback": f"{where}\n{message}"})
+        self.host.emit([*self._printed(), failed])
 
     def failure(self, error: BaseException) -> StageEnded:
         """Return the receipt of a stage whose trainer raised."""
@@ -748,6 +754,7 @@ class _StageRun:
             text = sendable(str(error))
             self._outbox.append(StoreFailed(attempt=attempt, message=text))
         self._flush()
+        self._outbox += self._printed()
         self._outbox.append(self._failed(words, is_out_of_memory=is_out_of_memory(error)))
         self._flush()
         return _receipt(attempt, self.step, "failed")
@@ -774,11 +781,20 @@ class _StageRun:
             loaded_at=self._loaded_at,
             peak_bytes=peak_bytes(self.host.job.device) if self.host.job.shares_device else None,
         )
+        self._outbox += self._printed()
         self._flush(receipt)
         return receipt
 
+    def _printed(self) -> list[StageMessage]:
+        """Return the message with the log, if the trainer has printed since the last one."""
+        self._log_sent = time.monotonic()
+        text = self.log.take_news()
+        return [] if text is None else [StagePrinted(attempt=self.spec.attempt, text=text)]
+
     def _flush(self, last: StageMessage | None = None) -> None:
         """Send the messages since the last time."""
+        if time.monotonic() - self._log_sent > LOG_SECONDS:
+            self._outbox += self._printed()
         if self._unsent or self._outbox or last is not None:
             messages, self._outbox = self._outbox, []
             if self._unsent:

@@ -160,6 +160,14 @@ class StageFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagePrinted:
+    """The log of an attempt so far: the last lines that its trainer printed."""
+
+    attempt: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFailed:
     """A worker could not store a state of an attempt."""
 
@@ -174,6 +182,7 @@ StageMessage = (
     | StateMeasured
     | StageEnded
     | StageFailed
+    | StagePrinted
     | StoreFailed
 )
 

@@ -6,15 +6,17 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from dasktune.dashboard.learning_curves import keys_of, registered
 from dasktune.driver.history import record_of
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.keys import root_key
+from dasktune.results.results import registered
+from dasktune.results.trial_paths import keys_of
 from dasktune.sequences import MultiStep, as_sequence
 from dasktune.space import Choice, Float
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import (
     CheckpointRow,
+    LogRow,
     MetricRow,
     StageRow,
     StudyRow,
@@ -26,6 +28,9 @@ BEGAN = 1_800_000_000.0
 """When the first stage of a made study began (epoch seconds)."""
 
 STEP_SECONDS = 0.5
+PRINTED = 5
+"""Steps at the end of a made stage that printed a line."""
+
 WORKERS = 16
 BATCHES = (16, 32, 64, 128)
 
@@ -158,6 +163,11 @@ def _write(database: Database, row: StudyRow, records: list[TrialRecord], made: 
                     message=record.message if failed else "",
                 )
             )
+            text = "\n".join(
+                f"step {step}: loss {loss_at(record.number, step):.4f}"
+                for step in range(max(node.start, node.stop - PRINTED), node.stop + 1)
+            )
+            batch.logs.append(LogRow(attempt=attempt, study_id=row.id, text=text))
             batch.checkpoints.append(
                 CheckpointRow(
                     key=key,

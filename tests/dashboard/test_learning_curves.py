@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from dasktune.dashboard.learning_curves import decimated, keys_of, registered
+from dasktune.dashboard.learning_curves import decimated
 from dasktune.dashboard.study_view import StudyView
 from dasktune.errors import ConfigurationError
+from dasktune.results.results import registered
+from dasktune.results.trial_paths import keys_of
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import MetricRow
 

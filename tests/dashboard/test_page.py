@@ -171,6 +171,11 @@ def test_trial_shows_its_error_and_lineage(address: str, open_page: Callable[...
         page.locator("#lineage").get_by_text("Who uses its states now").wait_for()
         page.locator("[data-used-at]").get_by_text("trials of made").first.wait_for()
         assert page.locator("#stages tbody tr").count() >= 2
+        logs = page.locator("#logs details")
+        # The trunk of trials 48 to 51 was trained for the first of them.
+        logs.first.get_by_text("shared with 48").wait_for()
+        logs.first.locator("summary").click()
+        logs.first.get_by_text("step 10: loss").wait_for()
         page.get_by_role("button", name="next trial").click()
         page.get_by_role("heading", name="Trial 50").wait_for()
 

@@ -13,7 +13,7 @@ from dasktune.dashboard.server import Studies
 from dasktune.errors import ConfigurationError
 from dasktune.storage.database.database import Database
 
-from .made_study import BEGAN, Made, made_database
+from .made_study import BEGAN, Made, loss_at, made_database
 
 
 @pytest.fixture
@@ -38,6 +38,7 @@ def test_trial_shows_sequences_reports_and_origins(studies: Studies) -> None:
     assert {each["study"] for each in shown["stages"]} == {"first", "second"}
     assert all(each["started"] >= BEGAN for each in own)
     assert [each["step"] for each in shown["states"]] == [10, 11, 12, 20]
+    assert own[0]["log"].splitlines()[-1] == f"step 10: loss {loss_at(4, 10):.4f}"
 
 
 def test_a_failed_trial_shows_the_users_line(studies: Studies) -> None:

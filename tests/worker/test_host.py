@@ -25,6 +25,7 @@ from dasktune.worker.messages import (
     StageEnded,
     StageFailed,
     StageMessage,
+    StagePrinted,
     StageProgress,
     StageStarted,
     StateMeasured,
@@ -201,6 +202,41 @@ def test_a_stage_says_what_happens_in_order(bench: Bench) -> None:
         assert message.replaced == ()
     assert bench.store.commit_of(last.key).parent == first.digest
     assert bench.messages_of(StageEnded) == [receipt]
+
+
+def test_a_silent_stage_sends_no_log(bench: Bench) -> None:
+    bench.run("a1", 0, 3)
+    assert bench.messages_of(StagePrinted) == []
+
+
+def test_stage_sends_its_log_before_its_end(bench: Bench) -> None:
+    bench.trainer.before_step = staticmethod(lambda done: print(f"step {done}"))
+    bench.run("a1", 0, 2)
+    bench.run("a2", 2, 3)
+    logs = bench.messages_of(StagePrinted)
+    assert [(log.attempt, log.text) for log in logs] == [("a1", "step 0\nstep 1"), ("a2", "step 2")]
+    assert isinstance(bench.messages[bench.messages.index(logs[0]) + 1], StageEnded)
+
+
+def test_stage_that_raises_sends_its_log(bench: Bench) -> None:
+    def fail() -> None:
+        print("all is well")
+        raise ValueError("it is not")
+
+    hook(bench, 1, fail)
+    bench.run("a1", 0, 2)
+    (log,) = bench.messages_of(StagePrinted)
+    assert log.text == "all is well"
+    assert isinstance(bench.messages[bench.messages.index(log) + 1], StageFailed)
+
+
+def test_running_stage_sends_its_log_now_and_then(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dasktune.worker.host.LOG_SECONDS", -1.0)
+    bench.trainer.before_step = staticmethod(lambda done: print(f"step {done}"))
+    bench.run("a1", 0, 2, saves=(1,))
+    assert [log.text for log in bench.messages_of(StagePrinted)] == ["step 0", "step 0\nstep 1"]
 
 
 def test_stage_reports_seconds_of_steps_start_and_saves(bench: Bench) -> None:

@@ -17,6 +17,7 @@ from dasktune.worker.messages import (
     StageFailed,
     StageMessage,
     StageMessages,
+    StagePrinted,
     StageProgress,
     StageStarted,
     StateMeasured,
@@ -49,6 +50,7 @@ STAGE_MESSAGES: list[StageMessage] = [
     StateMeasured(attempt="a1", step=2, key="k2"),
     StageEnded(attempt="a1", step=2, status="stopped", at=3.0, seconds=1.0, start_seconds=0.0),
     StageFailed(attempt="a1", step=2, at=3.0, message="boom", traceback="..."),
+    StagePrinted(attempt="a1", text="epoch 1\nepoch 2"),
     StoreFailed(attempt="a1", message="the disk is full"),
 ]
 MESSAGES: list[WorkerMessage] = [

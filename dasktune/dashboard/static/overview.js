@@ -88,7 +88,7 @@ const showBelow = (place, status, study) => {
 };
 
 // Replaces parts without closing the details that the reader has opened.
-const keepOpen = (place, parts) => {
+export const keepOpen = (place, parts) => {
   const open = new Set([...place.querySelectorAll("details[open]")].map((each) => each.dataset.key));
   place.replaceChildren(...parts);
   for (const each of place.querySelectorAll("details")) if (open.has(each.dataset.key)) each.open = true;

@@ -3,6 +3,7 @@
 import { api, breathe, change, duration, element, moment, number, plural } from "./api.js";
 import { button } from "./changes.js";
 import { PALETTE, plot, source, tools } from "./charts.js";
+import { keepOpen } from "./overview.js";
 
 const rows = (head, lines) => element("div", { class: "scroll" }, element("table", {},
   element("thead", {}, element("tr", {}, head.map((word) => element("th", {}, word)))),
@@ -24,6 +25,11 @@ export const trial = async (place, { study, words, say }) => {
   const { is_allowed: isAllowed } = await api(`pending/${study}`);
   let shown = null;
 
+  // A stage may have been trained for other trials, of other studies too: then its log is theirs as well.
+  const sharers = (each) => {
+    const others = each.trials.filter((trial) => each.study_id !== study || trial !== wanted);
+    return others.length ? ["shared with ", links(each.study_id, others, 0), each.study_id === study ? "" : ` of ${each.study}`] : "of this trial alone";
+  };
   const draw = async () => {
     shown = await api(`trial/${study}`, { number: wanted });
     const [where, line] = (shown.frames || "").split("\n");
@@ -45,7 +51,13 @@ export const trial = async (place, { study, words, say }) => {
         links(each.study_id, each.trials, 0), moment(each.ended), each.ended && each.started ? duration(each.ended - each.started) : "—", `${each.worker} ${each.kind}`, each.message ? element("span", { class: "bad" }, `${each.status}: ${each.message}`) : each.status])));
     const states = card("Stored states", shown.states.length ? rows(["step", "made by study", "on", "last used", "used now by", "size", "key"], shown.states.map((each) => [number(each.step), each.study || "—", moment(each.created), moment(each.used), element("span", { "data-used-at": each.step }, "…"), `${number(each.nbytes)} B`, element("code", {}, each.key.slice(0, 16))])) : element("p", { class: "under" }, "None is stored any more, or yet."));
     stages.id = "stages";
-    place.replaceChildren(head, ...(failed ? [failed] : []), element("div", { class: "two" }, element("section", { class: "card" }, element("h2", {}, "Curves"), chart), sequences), lineage, stages, states);
+    const printed = shown.stages.filter((each) => each.log);
+    const logs = card("Log", element("p", { class: "under" }, printed.length ? "What its stages printed, the last lines of each. Trials that share a stage share its log." : "Its stages have printed nothing."),
+      printed.map((each, at) => element("details", { "data-key": `${each.started}|${each.worker}`, open: at === printed.length - 1 },
+        element("summary", {}, `steps ${number(each.start)} to ${number(each.start + each.steps)}, ${each.status} `, element("span", { class: "under" }, sharers(each), ` on ${each.worker}`)),
+        element("pre", {}, each.log))));
+    logs.id = "logs";
+    keepOpen(place, [head, ...(failed ? [failed] : []), element("div", { class: "two" }, element("section", { class: "card" }, element("h2", {}, "Curves"), chart), sequences), logs, lineage, stages, states]);
     await breathe();
     await showCurves();
   };

@@ -28,6 +28,7 @@ from dasktune.storage.database.schema import (
     CheckpointRow,
     EventRow,
     FactorRow,
+    LogRow,
     MetricRow,
     NoteRow,
     RunRow,
@@ -66,6 +67,7 @@ class Batch:
     metrics: list[MetricRow] = field(default_factory=list)
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     stages: list[StageRow] = field(default_factory=list)
+    logs: list[LogRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +315,8 @@ class Database:
             If it cannot be written.
         """
         of_root = (schema.metrics, schema.checkpoints)
-        of_study = (schema.events, schema.notes, schema.trials, schema.stages, schema.runs)
+        of_stages = (schema.stages, schema.logs)
+        of_study = (schema.events, schema.notes, schema.trials, *of_stages, schema.runs)
         kept = schema.checkpoints.update().where(schema.checkpoints.c.study_id == study_id)
         changes: list[sa.Delete | sa.Update] = [
             *(
@@ -667,6 +670,11 @@ class Database:
         wanted += [table.attempt.in_(some) for some in _parts(attempts)]
         rows = (row for each in wanted for row in self._rows(StageRow, schema.stages, each))
         return list({(row.study_id, row.attempt): row for row in rows}.values())
+
+    def logs_of(self, attempts: Iterable[str]) -> Iterator[LogRow]:
+        """Return the logs of attempts with these ids, of all studies."""
+        for some in _parts(attempts):
+            yield from self._rows(LogRow, schema.logs, schema.logs.c.attempt.in_(some))
 
     def storage_rows(self) -> Iterator[CheckpointRow]:
         """Return the checkpoints below all roots, by key."""

@@ -35,6 +35,7 @@ _KINDS: Mapping[str, type] = {
     "metrics": schema.MetricRow,
     "checkpoints": schema.CheckpointRow,
     "stages": schema.StageRow,
+    "logs": schema.LogRow,
 }
 """Kinds of rows by table without prefix, in the order of writing."""
 

@@ -18,7 +18,7 @@ from dasktune.errors import CorruptRecordError
 from dasktune.storage.database.columns import ExactFloat, JsonText, MetricsText
 from dasktune.types import Metrics, Step
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
 """Revisions of the tables, oldest first; `dasktune.storage.migrations` leads to the last."""
 
 META_VERSION = 3
@@ -171,6 +171,18 @@ class StageRow:
     def worker_seconds(self) -> float:
         """The time that its workers have spent on it; 0 if it has not ended."""
         return self.workers * (self.ended - self.started) if self.started and self.ended else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRow:
+    """The last lines that an attempt of a stage printed; a later row replaces it.
+
+    A stage that printed nothing has no row.
+    """
+
+    attempt: str
+    study_id: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,6 +442,14 @@ stages = sa.Table(
     sa.Column("snapshot_bytes", sa.BigInteger),
     sa.Column("kind", sa.Text, nullable=False, server_default=""),
     sa.Column("workers", sa.Integer, nullable=False, server_default="1"),
+)
+
+logs = sa.Table(
+    "dasktune_logs",
+    metadata,
+    sa.Column("attempt", sa.String(128), primary_key=True),
+    sa.Column("study_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("text", sa.Text, nullable=False),
 )
 
 runs = sa.Table(

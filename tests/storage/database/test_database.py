@@ -408,7 +408,7 @@ def test_file_is_in_wal_mode_and_tables_have_a_prefix(tmp_path):
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     connection.close()
-    assert len(tables) == 13
+    assert len(tables) == 14
     assert all(name.startswith("dasktune_") for (name,) in tables)
 
 

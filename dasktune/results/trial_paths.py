@@ -1,0 +1,69 @@
+"""The way of a trial through the plan: the keys of its states, and the stages that made them.
+
+A state key names the same state in all studies of a database. So the stages and checkpoints with
+the keys on a trial's path, of any study, are those that the trial rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dasktune.engine.trials import TrialRecord
+from dasktune.graph.plan import SearchPlan
+from dasktune.storage.database.database import Database
+from dasktune.storage.database.schema import CheckpointRow, StageRow
+from dasktune.types import Step, TrialState
+
+MOST_STEPS = 2000
+"""Most steps of a trial that are looked up one by one; of longer ones only some are."""
+
+
+def last_reported(record: TrialRecord) -> Step:
+    """Return the last step whose report counts for a trial: trials may share later states."""
+    return record.steps if record.state is TrialState.FAIL else last_step(record)
+
+
+def last_step(record: TrialRecord) -> Step:
+    """Return the last step that a stage of a trial may reach.
+
+    A stage that failed was to go on up to the end of its trial at most; its key is that of its end.
+    """
+    if record.state is TrialState.FAIL:
+        return record.max_steps
+    return max(record.steps, record.until or 0)
+
+
+def keys_of(plan: SearchPlan, number: int, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+    """Yield the state keys of a registered trial at ascending steps."""
+    for node in plan.nodes_of(number):
+        if node.parent is None:
+            continue
+        chain, at = node.parent.chain_at(node.start), node.start
+        for step in steps:
+            if node.start < step <= node.stop:
+                chain, at = chain.advance(node.sequences, at, step), step
+                yield step, chain.key
+
+
+def rows_on_path(
+    database: Database, plan: SearchPlan, record: TrialRecord
+) -> tuple[list[StageRow], list[CheckpointRow]]:
+    """Return the stages and the checkpoints on a trial's path, of any study, in their order.
+
+    Parameters
+    ----------
+    database
+        The database of all studies.
+    plan
+        A plan in which the trial is registered.
+    record
+        The trial.
+    """
+    last = last_step(record)
+    ends = {node.stop for node in plan.nodes_of(record.number)}
+    ends |= {at * last // MOST_STEPS for at in range(1, MOST_STEPS + 1)} | {record.steps}
+    steps = sorted(step for step in ends if 0 < step <= last)
+    keys = [key for _, key in keys_of(plan, record.number, steps)]
+    stored = sorted(database.checkpoints_at(keys), key=lambda row: row.step)
+    stages = database.stages_to(keys, [row.attempt for row in stored])
+    return sorted(stages, key=lambda row: (row.start, row.started)), stored

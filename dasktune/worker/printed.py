@@ -1,0 +1,112 @@
+"""The log of a stage: the lines that its thread printed while it trained, with bounds.
+
+Loggers write to standard error, unless they are configured otherwise, so their lines are among
+them. The streams stay the objects that they are, since handlers of `logging` hold them: only their
+`write` is another one, which passes everything on.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from dasktune.worker.errors_in_words import sendable
+
+MOST_CHARACTERS = 16_000
+"""Characters of a stage's log: of more, the last lines are kept."""
+
+_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""Codes that colour a terminal, or move its cursor."""
+
+_IN_THREAD = threading.local()
+"""Holds the log of the stage that a thread trains, as ``log``; None between stages."""
+
+
+class PrintedLines:
+    r"""The last lines that a stage printed.
+
+    Examples
+    --------
+    >>> log = PrintedLines()
+    >>> for text in ("epoch 1\n", "10%", "\r100%\n", "epoch"):
+    ...     log.add(text)
+    >>> log.take_news()
+    'epoch 1\n100%\nepoch'
+    >>> log.take_news() is None
+    True
+    """
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque()
+        self._last = ""
+        self._size = self._left_out = 0
+        self._is_new = False
+        self._lock = threading.Lock()  # a watching thread may ask while the stage prints
+
+    def add(self, text: str) -> None:
+        """Add a text that was printed; as in a terminal, a line may be written over."""
+        with self._lock:
+            *whole, last = (self._last + text).split("\n")
+            for line in map(_overwritten, whole):
+                self._lines.append(line.rstrip("\r"))
+                self._size += len(line) + 1
+            self._last = _overwritten(last)
+            while self._lines and self._size + len(self._last) > MOST_CHARACTERS:
+                self._size -= len(self._lines.popleft()) + 1
+                self._left_out += 1
+            self._is_new = True
+
+    def take_news(self) -> str | None:
+        """Return the whole log, without secrets, if it has grown since the last time; else None."""
+        if not self._is_new:
+            return None
+        with self._lock:
+            self._is_new = False
+            text = "\n".join([*self._lines, self._last])
+            left_out = self._left_out
+        head = f"({left_out:,} earlier lines are left out)\n" if left_out else ""
+        return head + sendable(_CODES.sub("", text)).rstrip()
+
+
+def _overwritten(line: str) -> str:
+    """Return a line without what was written over: it began anew after each carriage return.
+
+    Of a very long line the end stays, from the first blank in it: a secret is never cut.
+    """
+    line = line[line.rstrip("\r").rfind("\r") + 1 :]
+    return line if len(line) < MOST_CHARACTERS else line[-MOST_CHARACTERS:].partition(" ")[2]
+
+
+@contextmanager
+def printed_to(log: PrintedLines) -> Iterator[None]:
+    """Add to a log what this thread prints inside the context."""
+    for stream in (sys.stdout, sys.stderr):
+        _follow(stream)
+    _IN_THREAD.log = log
+    try:
+        yield
+    finally:
+        _IN_THREAD.log = None
+
+
+def _follow(stream: Any) -> None:
+    """Replace a stream's `write`, once, by one that looks for the log of its thread."""
+    write: Callable[[str], int] | None = getattr(stream, "write", None)
+    if write is None or hasattr(write, "dasktune_passes_on"):
+        return
+
+    def pass_on(text: str) -> int:
+        written = write(text)
+        log: PrintedLines | None = getattr(_IN_THREAD, "log", None)
+        if log is not None:
+            log.add(text)
+        return written
+
+    pass_on.dasktune_passes_on = True  # type: ignore[attr-defined]
+    with suppress(AttributeError):  # a stream without attributes of its own is not followed
+        stream.write = pass_on
