@@ -105,7 +105,15 @@ _TURNED = frozenset(
 
 
 class Direction(Enum):
-    """Whether a metric is better when it is larger or smaller."""
+    """Whether a metric is better when it is larger or smaller.
+
+    Attributes
+    ----------
+    MAXIMIZE
+        Larger is better.
+    MINIMIZE
+        Smaller is better.
+    """
 
     MAXIMIZE = "maximize"
     MINIMIZE = "minimize"
@@ -187,7 +195,21 @@ class Objective:
 
 
 class TrialState(Enum):
-    """The state of a trial; names and meanings are those of Optuna, and PAUSED."""
+    """The state of a trial; names and meanings are those of Optuna, and PAUSED.
+
+    Attributes
+    ----------
+    RUNNING
+        Its tuner has asked for steps that it does not have yet.
+    PAUSED
+        It has all steps that its tuner has asked for, which may ask for more.
+    COMPLETE
+        It has reached its last step.
+    PRUNED
+        Its tuner has stopped it before.
+    FAIL
+        It has failed, and reports no more.
+    """
 
     RUNNING = "RUNNING"
     PAUSED = "PAUSED"
@@ -351,14 +373,28 @@ class Extend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """End a trial and withdraw its requests."""
+    """End a trial and withdraw its requests.
+
+    Parameters
+    ----------
+    trial
+        Its number.
+    """
 
     trial: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """Change the priority of a trial's requests; higher goes first."""
+    """Change the priority of a trial's requests; higher goes first.
+
+    Parameters
+    ----------
+    trial
+        Its number.
+    priority
+        The new priority.
+    """
 
     trial: int
     priority: float
@@ -370,6 +406,11 @@ class Predict:
 
     The prediction is computed during the training and sent to the tuner when it is ready. After
     that the tuner may ask for the trial again.
+
+    Parameters
+    ----------
+    trial
+        Its number.
     """
 
     trial: int
@@ -394,8 +435,11 @@ class Assess:
 class Finish:
     """End the tuner; its paused trials become pruned.
 
-    `reason` is a text for people, for an end before the end of every trial. It has no effect,
-    and comparisons ignore it.
+    Parameters
+    ----------
+    reason
+        A text for people, for an end before the end of every trial. It has no effect, and
+        comparisons ignore it.
     """
 
     reason: str = field(default="", compare=False)

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Iterator
-from functools import cache
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 
 import click
@@ -23,6 +21,10 @@ from sphinx.util.inventory import InventoryFile
 
 import dasktune
 from dasktune.cli import app as command_line
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from reference import homes, public_names, value_of
 
 project = "dasktune"
 author = "The dasktune developers"
@@ -53,36 +55,6 @@ html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 
 
-def public_names(module: str) -> list[str]:
-    """Return the names of a module's ``__all__``, or else those that it defines; no modules."""
-    home = import_module(module)
-    own = [
-        name
-        for name, value in vars(home).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module
-    ]
-    modules = {part.name for part in iter_modules(getattr(home, "__path__", []))}
-    listed = getattr(home, "__all__", own)
-    return [name for name in listed if not name.startswith("__") and name not in modules]
-
-
-@cache
-def homes() -> dict[str, str]:
-    """Return the path at which each public name is described: the shortest path of its value."""
-    pages = Path(__file__).parent.glob("api/*.md")
-    modules = {name for page in pages for name in re.findall(r"{public} (\S+)", page.read_text())}
-    first: list[tuple[str, Any]] = []
-    described: dict[str, str] = {}
-    for module in sorted(modules, key=lambda name: (name.count("."), name)):
-        for name in public_names(module):
-            path, value = f"{module}.{name}", getattr(import_module(module), name)
-            home = next((other for other, same in first if same is value), path)
-            described[path] = home
-            if home == path and callable(value):
-                first.append((path, value))
-    return described
-
-
 class Public(SphinxDirective):
     """The public names of a module, each described once: at the first module that has it."""
 
@@ -94,7 +66,8 @@ class Public(SphinxDirective):
         lines: list[str] = []
         elsewhere: list[str] = []
         for name in public_names(module):
-            path, value = f"{module}.{name}", getattr(import_module(module), name)
+            path = f"{module}.{name}"
+            value = value_of(path)
             home = homes()[path]
             if home != path:
                 elsewhere.append(f":py:obj:`{home}`")

@@ -121,6 +121,11 @@ class SampledTuner(Tuner):
         worker at a time. ``"grid"`` takes each configuration of a grid once, None draws at
         random.
 
+    Attributes
+    ----------
+    options
+        The arguments that its kind alone has.
+
     Raises
     ------
     ConfigurationError

@@ -26,7 +26,13 @@ REPORTS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppingOptions(Options):
-    """The arguments that all stopping tuners have: see `StoppingTuner`."""
+    """The arguments that all stopping tuners have.
+
+    Parameters
+    ----------
+    every, grace
+        As for `StoppingTuner`, as numbers of steps.
+    """
 
     every: Step
     grace: Step
@@ -93,7 +99,13 @@ class StoppingTuner(IndependentTrials):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PercentileOptions(StoppingOptions):
-    """The arguments of `PercentileStopping`."""
+    """The arguments of `PercentileStopping`.
+
+    Parameters
+    ----------
+    percentile, min_trials
+        As for `PercentileStopping`.
+    """
 
     percentile: float
     min_trials: int
@@ -230,7 +242,13 @@ class MedianStopping(PercentileStopping):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatienceOptions(StoppingOptions):
-    """The arguments of `PatienceStopping`."""
+    """The arguments of `PatienceStopping`.
+
+    Parameters
+    ----------
+    patience, min_delta
+        As for `PatienceStopping`.
+    """
 
     patience: Step
     min_delta: float
@@ -238,7 +256,13 @@ class PatienceOptions(StoppingOptions):
 
 @dataclass(frozen=True, slots=True)
 class BestSoFar:
-    """The memory of `PatienceStopping`: by trial its best loss, and the step of it."""
+    """The memory of `PatienceStopping`.
+
+    Parameters
+    ----------
+    best
+        By trial: its best loss, and the step of it.
+    """
 
     best: dict[int, tuple[float, Step]] = field(default_factory=dict)
 

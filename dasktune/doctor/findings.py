@@ -15,7 +15,17 @@ MOST_NAMED = 3
 
 
 class Status(StrEnum):
-    """The outcome of a check."""
+    """The outcome of a check.
+
+    Attributes
+    ----------
+    OK
+        Nothing is wrong.
+    WARNING
+        A study runs, but something may go wrong or be slow.
+    PROBLEM
+        A study will not run, or not as it should.
+    """
 
     OK = "ok"
     WARNING = "warning"

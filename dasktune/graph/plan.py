@@ -29,6 +29,8 @@ class Node:
     ----------
     number
         Unique in the plan, in order of creation.
+    start, stop
+        Its first step, and the first step behind it.
     parent
         The node that ends where this one starts; None for the root.
     sequences
@@ -263,7 +265,19 @@ Place = tuple[Node, Step]
 
 @dataclass(slots=True)
 class Path:
-    """A registered trial: the node where its known steps end."""
+    """A registered trial.
+
+    Parameters
+    ----------
+    leaf
+        The node where its known steps end.
+    sequences
+        Its hyper-parameters by name.
+    needs
+        Its needs; empty if it has none of its own.
+    model_rank
+        The rank of its model, from 0 to 1; None if it has none.
+    """
 
     leaf: Node
     sequences: Sequences

@@ -142,6 +142,17 @@ class LightningTrainer(TorchTrainer):
     and ``hparams`` of module and data module; loaders are made anew if the data module takes
     it. A module with a method ``hyperparameters_changed(changed)`` is told. A value that nothing
     takes over is refused.
+
+    Attributes
+    ----------
+    make_module, make_data
+        Make the module and the data module; None for a module with its own data.
+    options, options_text
+        The options of `lightning.Trainer`, and their text in the fingerprint.
+    module
+        The module that is trained.
+    metrics
+        The metrics of the last step.
     """
 
     make_module: ClassVar[Callable[..., Any]]

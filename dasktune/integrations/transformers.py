@@ -82,6 +82,15 @@ class TransformersTrainer(TorchTrainer):
 
     **Changed values** are set, where the old one was, in the optimizer's options. A changed
     learning rate is the new base of the scheduler, which multiplies it by its factor.
+
+    Attributes
+    ----------
+    make
+        Makes the `transformers.Trainer` from the hyper-parameters.
+    metrics
+        The metrics of the last step.
+    epochs
+        The number of epochs that have been trained.
     """
 
     make: ClassVar[Callable[..., Any]]

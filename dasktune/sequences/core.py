@@ -370,6 +370,13 @@ class Rest(Sequence):
 class Ended(Sequence):
     """A family member, or the rest of one, that ends at `stop`; written ``sequence[:stop]``.
 
+    Parameters
+    ----------
+    sequence
+        A member of a family, or the rest of one.
+    stop
+        Number of its steps.
+
     Examples
     --------
     >>> Constant(64)[:3]
@@ -429,6 +436,16 @@ class Joined(Sequence):
     """Sequences one after the other, each counting from its own step 0; written ``a >> b``.
 
     Joining joined sequences gives a flat list of pieces. The last piece decides the end.
+
+    Parameters
+    ----------
+    pieces
+        The sequences, in order.
+
+    Attributes
+    ----------
+    starts
+        The step at which each piece begins.
 
     Examples
     --------

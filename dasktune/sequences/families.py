@@ -44,6 +44,11 @@ class Piecewise(Sequence):
     boundaries
         Steps at which the next value begins, strictly increasing from 1 on.
 
+    Attributes
+    ----------
+    levels, changes
+        The values and boundaries, without boundaries between equal values.
+
     Examples
     --------
     >>> Piecewise([64, 128], boundaries=[2]).values(0, 4)
@@ -102,6 +107,11 @@ class MultiStep(Sequence):
         Steps at which the value is multiplied by `gamma`, strictly increasing from 1 on.
     gamma
         Factor.
+
+    Attributes
+    ----------
+    levels
+        The value from step 0 on, and from each milestone on.
 
     Examples
     --------

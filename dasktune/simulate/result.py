@@ -60,6 +60,16 @@ class Simulation:
         if they are of one class.
     models
         The models of the tuner's forest with their weights; empty without a forest.
+    plan
+        The search plan of its trials.
+    records
+        By trial: its sequences, reports and state, as the engine has them.
+    direction
+        Whether larger or smaller values are better.
+    steps_executed, steps_repeated
+        Steps that were trained, repeated ones included; and the repeated ones.
+    worker_seconds
+        Virtual time for which workers were busy, over all workers.
     """
 
     trials: list[Trial]

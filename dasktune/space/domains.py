@@ -41,7 +41,13 @@ class Chooser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A chooser that draws at random."""
+    """A chooser that draws at random.
+
+    Parameters
+    ----------
+    rng
+        The generator that it draws from.
+    """
 
     rng: np.random.Generator
 

@@ -162,6 +162,13 @@ class Space:
         By name: a plain value or a sequence (a fixed hyper-parameter), a list of options, or a
         domain: `Float`, `Int`, `Choice`, `Family`.
 
+    Attributes
+    ----------
+    dimensions
+        The names and domains of the hyper-parameters, without those of branches.
+    names
+        The names of all hyper-parameters, those of branches included.
+
     Raises
     ------
     ConfigurationError

@@ -175,7 +175,15 @@ setup {'lr': 0.2}; train
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoneRun:
-    """Metrics and states of a configuration that was trained by itself, by step."""
+    """Metrics and states of a configuration that was trained by itself.
+
+    Parameters
+    ----------
+    metrics
+        By step: the metrics after it.
+    states
+        By step: a copy of the state after it.
+    """
 
     metrics: Mapping[Step, Mapping[str, float]]
     states: Mapping[Step, Mapping[str, Any]]

@@ -62,7 +62,13 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priority:
-    """The shortest and the longest length scale of the fits for a model, in unit cubes."""
+    """The length scales of the fits for a model.
+
+    Parameters
+    ----------
+    shortest, longest
+        The shortest and the longest, as lengths in the unit cube.
+    """
 
     shortest: float
     longest: float

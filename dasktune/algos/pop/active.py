@@ -18,7 +18,17 @@ MOST_WORTH = 1000.0
 
 
 class Label(Enum):
-    """How POP judges a trial, the best first [Rasley et al., "HyperDrive", section 3]."""
+    """How POP judges a trial, the best first [Rasley et al., "HyperDrive", section 3].
+
+    Attributes
+    ----------
+    PROMISING
+        It will probably reach the target, and keeps its slot.
+    OPPORTUNISTIC
+        It may reach the target, and takes turns with others.
+    POOR
+        It will hardly reach the target.
+    """
 
     PROMISING = "promising"
     OPPORTUNISTIC = "opportunistic"

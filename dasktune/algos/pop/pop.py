@@ -133,6 +133,11 @@ class POP(SampledTuner):
     sampler
         As for `SampledTuner`; a sampler that learns is asked for one trial at each boundary.
 
+    Attributes
+    ----------
+    curves
+        The learning curves that it has observed.
+
     Raises
     ------
     ConfigurationError

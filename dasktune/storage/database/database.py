@@ -60,7 +60,13 @@ Key = TypeVar("Key", str, int)
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """Rows that are written together or not at all; gathered in lists, hence not frozen."""
+    """Rows that are written together or not at all; gathered in lists, hence not frozen.
+
+    Parameters
+    ----------
+    events, trials, metrics, checkpoints, stages
+        The rows of each table.
+    """
 
     events: list[EventRow] = field(default_factory=list)
     trials: list[TrialRow] = field(default_factory=list)
