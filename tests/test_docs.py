@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ast
+import difflib
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -20,12 +21,17 @@ from typer.testing import CliRunner
 import dasktune as dt
 from dasktune.cli import app
 from dasktune.cluster.local import local_client
+from dasktune.sequences import MultiStep
+from dasktune.trainer.check_resume.check import check_resume
+from dasktune.trainer.check_resume.new_process import run_in_new_process
 from dasktune.trainer.lifecycle import run_alone
 from dasktune.types import TrialState
-from tests.pages import page_text, script
+from tests.forked import run_forked
+from tests.pages import DOCS, as_module, blocks, page_text, python_blocks, script
+from tests.study_folder import working_in
+from tests.toy_trainers import Adding
 
-DOCS = Path(__file__).parents[1] / "docs"
-TUNERS = (DOCS / "tuners.md").read_text()
+TUNERS = python_blocks("tuners.md")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +40,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     names: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("docs"))
-        for block in re.findall(r"```python\n(.*?)```", TUNERS, re.DOTALL):
+        for block in TUNERS:
             exec(compile(block, "tuners.md", "exec"), names)
     return names
 
@@ -44,8 +50,7 @@ def test_the_page_of_the_format_reads_a_checkpoint(
 ) -> None:
     names: dict[str, Any] = {}
     monkeypatch.chdir(tmp_path)
-    page = (DOCS / "checkpoint-format.md").read_text()
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+    for block in python_blocks("checkpoint-format.md"):
         exec(compile(block, "checkpoint-format.md", "exec"), names)
     for found in (names["with_zarr"], names["with_numpy"]):
         assert found["state['weights']"].tolist() == names["state"]["weights"].tolist()
@@ -53,18 +58,16 @@ def test_the_page_of_the_format_reads_a_checkpoint(
 
 
 def test_the_page_of_the_forest_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (DOCS / "forest.md").read_text()
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+    for block in python_blocks("forest.md"):
         exec(compile(block, "forest.md", "exec"), {})
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) == 4
-    assert shown[0] in page
+    assert shown[0] in page_text("forest.md")
 
 
 def test_the_page_of_pop_runs() -> None:
     names: dict[str, Any] = {}
-    page = (DOCS / "pop.md").read_text()
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+    for block in python_blocks("pop.md"):
         exec(compile(block, "pop.md", "exec"), names)
     assert names["found"].time_to(0.75) is not None
     assert names["tuner"].max_steps == 40
@@ -73,14 +76,13 @@ def test_the_page_of_pop_runs() -> None:
 def test_the_page_of_fingerprints_shows_what_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (DOCS / "fingerprints.md").read_text()
-    study_file, *blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    outputs = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    study_file, *examples = python_blocks("fingerprints.md")
+    outputs = blocks("fingerprints.md", "text")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "shapes.py").write_text(study_file)
     names: dict[str, Any] = {"__name__": "page"}
-    for block in blocks:
+    for block in examples:
         exec(compile(block, "fingerprints.md", "exec"), names)
     names["covered"].close()
     assert str(names["costs"]).endswith("merge rate q = 1.333; p = 1.000, 1.000")
@@ -96,14 +98,22 @@ def test_the_page_of_fingerprints_shows_what_is_printed(
     sys.modules.pop("shapes", None)
 
 
+LOOP, DRAWN = python_blocks("functions.md")
+
+
 @pytest.mark.process
-@pytest.mark.parametrize(("name", "steps"), [("loop", 2 * (4 + 2 + 2)), ("drawn", 4 * 6)])
+@pytest.mark.parametrize(
+    ("study_file", "steps"),
+    [pytest.param(LOOP, 2 * (4 + 2 + 2), id="loop"), pytest.param(DRAWN, 4 * 6, id="drawn")],
+)
 def test_the_functions_of_the_page_train_as_alone(
-    name: str, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: Client
+    study_file: str,
+    steps: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    one_worker: Client,
 ) -> None:
-    page = (DOCS / "functions.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (study_file,) = (block for block in blocks if block.startswith(f"# {name}.py\n"))
+    name = study_file.split()[1].removesuffix(".py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / f"{name}.py").write_text(study_file)
@@ -118,69 +128,144 @@ def test_the_functions_of_the_page_train_as_alone(
 
 @pytest.mark.process
 def test_the_first_study_trains_what_its_page_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: Client
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (DOCS / "first-study.md").read_text()
-    study_file, look = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    outputs = re.findall(r"```text\n(.*?)\n```", page, re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    study_file, look = python_blocks("first-study.md")
+    cost, longer = (text.strip() for text in blocks("first-study.md", "text"))
+    whole = "trained 69% of the steps asked for (66 of 96)"
+    assert whole in page_text("first-study.md")
+
+    def command(*arguments: str) -> str:
+        with working_in(tmp_path):
+            done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+        return done.output
+
     (tmp_path / "digits.py").write_text(study_file)
-    assert outputs[0] in CliRunner().invoke(app, ["preview", "digits.py"]).stdout
-    trained = []
-    for steps in (12, 15):
-        text = study_file.replace("max_steps=12", f"max_steps={steps}")
-        names: dict[str, Any] = {"__name__": "digits"}
-        exec(compile(text, "digits.py", "exec"), names)
-        study = names["study"]()
-        study.optimize(names["tuner"](), client=one_worker, progress=False, check=False, audit=0)
-        trained.append(study.summary()["steps_executed"])
-        assert study.best_value > 0.9
-        study.close()
-    assert trained == [66, 90]
-    assert "(66 of 96)" in page
-    assert outputs[1].endswith("(90 of 216)")
-    sys.modules.pop("digits", None)  # examples/digits.py, of another test
-    exec(compile(look, "look.py", "exec"), {})
-    sys.modules.pop("digits")
+    assert cost in command("preview", "digits.py")
+    assert whole in command("run", "digits.py", "--workers", "1")
+    (tmp_path / "digits.py").write_text(study_file.replace("max_steps=12", "max_steps=15"))
+    assert longer in command("run", "digits.py", "--workers", "1", "--no-report")
+    assert "90 trained of 216 asked for" in command("status", "runs/digits")
+    command("report", "runs/digits")
+    monkeypatch.syspath_prepend(tmp_path)
+    with working_in(tmp_path):
+        names: dict[str, Any] = {}
+        exec(compile(look, "look.py", "exec"), names)
+        assert names["study"].best_value > 0.9
+        names["study"].close()
+
+
+@pytest.mark.process
+def test_the_loops_before_and_after_both_train(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = python_blocks("from-pytorch.md")
+    changes = [
+        line[0]
+        for line in difflib.ndiff(before.splitlines()[1:], after.splitlines()[1:])
+        if line[2:].strip()
+    ]
+    count, gone, come = len(before.splitlines()) - 1, changes.count("-"), changes.count("+")
+    page = " ".join(page_text("from-pytorch.md").split())
+    assert f"Of the {count} lines of the script below, {gone} go and {come} come" in page
+    as_module("plain", before, tmp_path).main()
+    assert float(capsys.readouterr().out.split()[-1]) > 0.9
+    tuned = as_module("tuned", after, tmp_path)
+    rates = [MultiStep(0.1, milestones=[drop], gamma=0.1) for drop in (4, 6, 8)]
+    assert dt.preview(dt.Space(lr=rates), max_steps=12).steps_unique == 26
+    assert run_alone(tuned.train, {"lr": rates[1]}, 12).metrics[12]["accuracy"] > 0.9
+    for name in ("plain", "tuned"):
+        sys.modules.pop(name)
 
 
 @pytest.mark.process
 def test_the_trainer_of_the_tutorial_trains_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (DOCS / "writing-a-trainer.md").read_text()
-    (study_file,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (study_file,) = python_blocks("writing-a-trainer.md")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "digits_page.py").write_text(study_file)
-    digits = import_module("digits_page")
-    warmed = digits.tuner().configurations[1].sequences
-    assert run_alone(digits.Digits, warmed, 6).metrics[6]["accuracy"] > 0.8
-    assert dt.check_resume(digits.Digits, warmed).ok
-    sys.modules.pop("digits_page")
+    (tmp_path / "linear.py").write_text(study_file)
+    linear = import_module("linear")
+    warmed = linear.tuner().configurations[1].sequences
+    assert run_alone(linear.Linear, warmed, 6).metrics[6]["accuracy"] > 0.8
+    execute = partial(run_in_new_process, execute=run_forked)
+    assert check_resume(linear.Linear, warmed, run=execute).ok
+    sys.modules.pop("linear")
 
 
-FRAGMENTS = {
-    "resume-check.md": "its lines are arguments for the reader's own trainer and study",
-    "retention.md": "its call of create_study is the one of examples/bucket.py",
-}
-"""Pages with blocks of Python that no test runs, and why."""
+class Guessing(Adding):
+    """Has an accuracy."""
+
+    def evaluate(self) -> dict[str, float]:
+        return {"accuracy": 0.5}
 
 
-def test_every_page_with_code_has_its_test() -> None:
-    tests = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
-    pages = {path.name for path in DOCS.rglob("*.md") if "```python" in path.read_text()}
-    # The pages of frameworks are run by one test, which names them without the suffix.
-    pages = {page for page in pages if not page.startswith("integrations-")}
-    assert {page for page in pages if page not in tests} == set()
-    assert set(FRAGMENTS) <= pages
+def test_the_page_of_retention_creates_its_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (block,) = python_blocks("retention.md")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"dt": dt, "DigitsTrainer": Guessing}
+    exec(compile(block, "retention.md", "exec"), names)
+    assert names["study"].trials == []
+    names["study"].close()
 
 
-def test_every_block_of_python_can_be_compiled() -> None:
-    for path in DOCS.rglob("*.md"):
-        for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
-            compile(block, path.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+class Counting(Adding):
+    """Forgets to restore a counter, which has no effect in the steps of the check."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.count = 0
+
+    def train(self) -> None:
+        super().train()
+        self.count += 1
+
+
+@pytest.mark.process
+def test_the_page_of_the_resume_check_prints_its_report(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    two_threads: Client,
+) -> None:
+    check, harmless, recorded, again = python_blocks("resume-check.md")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"dt": dt, "MultiStep": MultiStep, "MyTrainer": Counting}
+    exec(compile(check, "resume-check.md", "exec"), names)
+    assert capsys.readouterr().out == blocks("resume-check.md", "text")[0]
+    exec(compile(harmless, "resume-check.md", "exec"), names)
+    assert names["MyTrainer"].harmless_differences[0] == "trainer.started"
+    names |= {"MyTrainer": Adding, "hp": {"lr": 0.1}, "config": {}}
+    exec(compile(recorded.replace("s3://bucket", "file:bucket"), "resume-check.md", "exec"), names)
+    study = dt.create_study(Adding, name="adding", metric="loss", database="studies.db")
+    names |= {"study": study, "tuner": dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=2)}
+    again = again.replace("optimize(tuner)", "optimize(tuner, client=client)")
+    exec(compile(again, "resume-check.md", "exec"), {**names, "client": two_threads})
+    assert [trial.value for trial in study.trials] == [0.2, 0.4]
+    study.close()
+
+
+def test_the_page_of_trainers_shares_a_step_with_one_device() -> None:
+    (block,) = python_blocks("trainers.md")
+    names: dict[str, Any] = {"dt": dt, "nn": torch.nn}
+    exec(compile(block, "trainers.md", "exec"), names)
+
+    class Small(names["Net"]):  # type: ignore[misc]
+        def build(self, hp: Mapping[str, Any]) -> None:
+            self.model = torch.nn.Linear(2, 2)
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5)
+            self.loader = dt.ResumableLoader((torch.eye(2), torch.tensor([0, 1])), 2, seed=0)
+
+        def evaluate(self) -> dict[str, float]:
+            logits = self.model(torch.eye(2))
+            return {"loss": torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1])).item()}
+
+    metrics = run_alone(Small, {"width": 2}, 4).metrics
+    assert metrics[4]["loss"] < metrics[1]["loss"]
 
 
 @pytest.fixture(scope="module")
@@ -189,8 +274,9 @@ def reuse(
 ) -> Iterator[tuple[ModuleType, Path]]:
     """Return the module that the page about reuse is, and the folder in which it was run."""
     folder = tmp_path_factory.mktemp("reuse")
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "reuse.md").read_text(), re.DOTALL)
-    page = "".join(blocks).replace("optimize(tuner())", "optimize(tuner(), client=client)")
+    page = "".join(python_blocks("reuse.md")).replace(
+        "optimize(tuner())", "optimize(tuner(), client=client)"
+    )
     (folder / "walk.py").write_text(page)
     spec = spec_from_file_location("walk", folder / "walk.py")
     assert spec is not None

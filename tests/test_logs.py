@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from dasktune.errors import ConfigurationError
 from dasktune.logs import FIELDS, Redacting, about, configure, within
+from tests.pages import python_blocks
 
 logger = logging.getLogger("dasktune.somewhere")
 
@@ -169,7 +169,7 @@ def test_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     top, names = logging.getLogger("dasktune"), {}
     before = list(top.handlers)
     try:
-        for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        for block in python_blocks("observability.md"):
             exec(compile(block, "observability.md", "exec"), names)
         assert (tmp_path / "run.log").exists()
         (added,) = set(top.handlers) - set(before)

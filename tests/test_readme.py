@@ -8,16 +8,17 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import optuna
 import pytest
+from distributed import Client
 
 import dasktune as dt
 from dasktune.trainer import run_alone
 from tests.forked import run_forked
+from tests.pages import as_module, page_text, python_blocks
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-(FIRST,) = (block for block in BLOCKS if block.startswith("# first.py"))
-(TUNE,) = (block for block in BLOCKS if block.startswith("# tune.py"))
+README = page_text("README.md")
+FIRST, TUNE, SAME, ASHA, HYPERBAND, POP, SHARED = python_blocks("README.md")
 
 
 @pytest.mark.process
@@ -74,6 +75,31 @@ def test_readme_commands_predict_record_and_replay(tmp_path: Path) -> None:
     assert re.search(r"^random .* (\S+) \(\S+ to \S+\) ", replayed, re.MULTILINE), "orders matter"
     assert "of each time" not in replayed
     assert {path.name for path in tmp_path.glob("*.svg")} == {"fan.svg", "times.svg"}
+
+
+def test_python_of_the_readme_tunes_its_study_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: Client
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = as_module("tune", TUNE, tmp_path)
+    names = {**vars(module), "client": one_worker, "optuna": optuna}
+    exec(compile(SAME, "README.md", "exec"), names)
+    assert names["s"].summary()["steps_requested"] == 6 * (60 + 90) + 30
+    assert (tmp_path / "tune.html").exists()
+    exec(compile(ASHA, "README.md", "exec"), names)
+    assert names["tuner"].trials == 1000
+    short = HYPERBAND.replace("300, max_steps=81", "4, max_steps=4")
+    short = short.replace("[...]", "[]").replace("(tuner, limits", "(tuner, client=client, limits")
+    exec(compile(short, "README.md", "exec"), names)
+    exec(compile(POP, "README.md", "exec"), names)
+    assert names["tuner"].max_steps == 100
+    names["s"].close()
+    local = SHARED.replace("s3://bucket", "bucket")
+    local = local.replace("postgresql+psycopg://host/tuning", "tuning.db")
+    exec(compile(local, "README.md", "exec"), names)
+    assert names["s"].trials == []
+    names["s"].close()
+    sys.modules.pop("tune")
 
 
 def test_the_picture_and_the_linked_files_are_there() -> None:

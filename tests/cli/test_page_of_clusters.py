@@ -18,16 +18,13 @@ import dasktune as dt
 from dasktune.cli.target import Place, place_of
 from dasktune.sequences import Constant
 from tests.holding import wait_until
+from tests.pages import blocks, python_blocks
 
 from .conftest import PATIENCE, Folder
 
 pytestmark = [pytest.mark.cluster, pytest.mark.process]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
 class Digits(dt.Trainer):
@@ -70,7 +67,7 @@ def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     names: dict[str, Any] = {"Digits": Digits, "Net": Net, "dt": dt}
-    for number, block in enumerate(blocks("python")):
+    for number, block in enumerate(python_blocks("clusters.md")):
         # Each with trials of its own, or there is nothing left to do.
         lrs = [Constant(number + 0.1), Constant(number + 0.2)]
         names["study"] = dt.create_study(Digits, name=f"study {number}", metric="loss")
@@ -84,7 +81,7 @@ def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_page_commands_start_an_encrypted_cluster_for_a_study(folder: Folder) -> None:
-    script, run = (block for block in blocks("bash") if "pem" in block)
+    script, run = (block for block in blocks("clusters.md", "bash") if "pem" in block)
     (folder.path / "counting.py").rename(folder.path / "study.py")
     openssl, *daemons = map(shlex.split, script.splitlines())
     subprocess.run(openssl, cwd=folder.path, check=True, capture_output=True)
@@ -102,14 +99,14 @@ def test_page_commands_start_an_encrypted_cluster_for_a_study(folder: Folder) ->
             wait_until((folder.path / "scheduler.json").exists, process)
         done = folder.command(*shlex.split(run)[1:], "--no-report")
         assert done.returncode == 0, done.stderr
-        (toml,) = blocks("toml")
+        (toml,) = blocks("clusters.md", "toml")
         (folder.path / "dasktune.toml").write_text(toml)
         done = folder.command("run", "study.py", "--no-report")
         assert done.returncode == 0, done.stderr
 
 
 def test_the_page_lists_each_key_of_the_table(tmp_path: Path) -> None:
-    (toml,) = blocks("toml")
+    (toml,) = blocks("clusters.md", "toml")
     (tmp_path / "dasktune.toml").write_text(toml)
     assert place_of(tmp_path, {}).step_timeout == 600
     table = PAGE[PAGE.index("| key |") :]

@@ -17,12 +17,14 @@ from typer.testing import CliRunner
 from dasktune.cli import app
 from dasktune.cli.study_file import load
 from dasktune.cli.target import place_of
+from tests.pages import python_blocks
 from tests.study_folder import working_in
 from tests.unlike_workers import unlike_workers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lab.md").read_text()
 FILES = ("dask.yaml", "scheduler.sh", "workers.sh", "dasktune.toml", "digits.py")
 BLOCKS = re.findall(r"```\w+\n(.*?)```", PAGE, re.DOTALL)
+(STUDY_FILE,) = python_blocks("lab.md")
 
 
 def command(text: str) -> list[str]:
@@ -36,6 +38,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Work in a folder with the files of the page, which is the home, too."""
     for name, block in zip(FILES, BLOCKS, strict=False):
         (tmp_path / name).write_text(block)
+    (tmp_path / "digits.py").write_text(STUDY_FILE)
     monkeypatch.setenv("HOME", str(tmp_path))
     with working_in(tmp_path):
         yield tmp_path

@@ -13,6 +13,7 @@ import yaml
 
 import dasktune.doctor
 from dasktune.cluster.local import LOCAL_SETTINGS
+from tests.pages import python_blocks
 
 pytestmark = pytest.mark.process
 
@@ -21,7 +22,7 @@ RULES = ("checks", "host_checks")
 
 
 def test_page_example_runs(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (example,) = python_blocks("doctor.md")
     (tmp_path / "flat.py").write_text(example)
     done = subprocess.run(
         [sys.executable, "flat.py"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +12,22 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from tests.pages import as_module, python_blocks
 
 pytestmark = pytest.mark.process
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reinforcement-learning.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+CLIMBER, WANDERER, *REST = python_blocks("reinforcement-learning.md")
 PASSED, NAMED, *_ = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
-
-
-def as_module(name: str, text: str, folder: Path, **names: object) -> Any:
-    """Run a text as a module of that name, which lies in a folder."""
-    path = folder / f"{name}.py"
-    path.write_text(text)
-    spec = spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = module_from_spec(spec)
-    vars(module).update(names)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory, two_threads: Client) -> Iterator[Any]:
     """Return the module that the page is, run from its beginning to its end."""
     folder = tmp_path_factory.mktemp("page")
-    text = "".join(BLOCKS).replace("optimize(tuner())", "optimize(tuner(), client=client)")
+    text = "".join([CLIMBER, WANDERER, *REST]).replace(
+        "optimize(tuner())", "optimize(tuner(), client=client)"
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         yield as_module("climb", text, folder, client=two_threads)
@@ -56,9 +45,9 @@ def test_both_trainers_of_the_page_resume_exactly(page: Any) -> None:
 
 @pytest.mark.process
 def test_a_generator_that_is_forgotten_is_named_as_the_page_says(tmp_path: Path) -> None:
-    kept = [line for line in BLOCKS[1].splitlines() if "random" not in line]
-    assert len(BLOCKS[1].splitlines()) - len(kept) == 2
-    forgetful = as_module("forgetful", BLOCKS[0] + "\n".join(kept), tmp_path)
+    kept = [line for line in WANDERER.splitlines() if "random" not in line]
+    assert len(WANDERER.splitlines()) - len(kept) == 2
+    forgetful = as_module("forgetful", CLIMBER + "\n".join(kept), tmp_path)
     try:
         found = dt.check_resume(forgetful.Wanderer, {"noise": 0.0}, split=2, total=4)
     finally:

@@ -12,6 +12,7 @@ import pytest
 from distributed import Client
 
 from dasktune.trainer import run_alone
+from tests.pages import python_blocks
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,8 +63,7 @@ def test_an_example_saves_the_steps_of_the_page(
 def test_the_study_file_of_the_page_runs(
     two_threads: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (ROOT / "docs" / "integrations-boosting.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (block,) = python_blocks("integrations-boosting.md")
     (tmp_path / "boosting.py").write_text(block)
     monkeypatch.chdir(tmp_path)
     module = imported(tmp_path / "boosting.py", monkeypatch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,8 +9,12 @@ from types import ModuleType
 import pytest
 
 from tests.integrations.exact import assert_merges
+from tests.pages import python_blocks
 
-DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {
+    "lightning": python_blocks("integrations-lightning.md"),
+    "transformers": python_blocks("integrations-transformers.md"),
+}
 
 
 @pytest.mark.parametrize(
@@ -27,10 +30,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_the_example_of_a_page_trains_shared_epochs_once(
     page: str, steps: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    text = (DOCS / f"integrations-{page}.md").read_text()
-    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
     module = ModuleType(f"page_{page}")
     path = tmp_path / f"page_{page}.py"
+    (code,) = PAGES[page]
     path.write_text(code)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,7 @@ from dasktune.integrations.mlflow import RUN, MLflow
 from dasktune.mirror import LoggedStudy, TrialRun
 from dasktune.types import Objective, TrialState
 from tests.integrations.logged import CURVES, make, run
+from tests.pages import python_blocks
 
 pytestmark = [
     pytest.mark.framework("mlflow"),
@@ -152,6 +153,11 @@ def test_arguments_that_are_no_text_are_refused(given: dict[str, Any]) -> None:
         MLflow(**given)
 
 
-def test_the_example_of_the_page_names_what_there_is() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "loggers.md").read_text()
-    assert 'MLflow("sqlite:///mlflow.db").export(study())' in page
+def test_the_example_of_the_page_exports_a_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *_, export, _ = python_blocks("loggers.md")
+    run(make(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    exec(compile(export, "loggers.md", "exec"), {"study": lambda: make(tmp_path)})
+    assert histories(f"sqlite:///{tmp_path}/mlflow.db") == CURVES

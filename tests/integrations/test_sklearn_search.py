@@ -12,6 +12,7 @@ from distributed import Client
 import dasktune as dt
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Piecewise
+from tests.pages import python_blocks
 
 pytestmark = pytest.mark.framework("sklearn")
 GENERATOR = np.random.default_rng(0)
@@ -106,3 +107,19 @@ def test_a_wrong_argument_is_refused(
 def test_an_unknown_scoring_is_refused() -> None:
     with pytest.raises(ValueError, match="nonsense"):
         search("sgd", {"alpha": [1.0]}, scoring="nonsense").fit(X, Y)
+
+
+def test_the_search_of_the_page_runs(two_threads: Client) -> None:
+    from sklearn.linear_model import SGDClassifier
+
+    (block,) = python_blocks("integrations-sklearn.md")
+    names: dict[str, Any] = {
+        "dt": dt,
+        "Piecewise": Piecewise,
+        "SGDClassifier": SGDClassifier,
+        "client": two_threads,
+        "x": X,
+        "y": Y,
+    }
+    exec(compile(block, "integrations-sklearn.md", "exec"), names)
+    assert names["search"].best_score_ > 0.7

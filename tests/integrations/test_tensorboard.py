@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +14,7 @@ from dasktune.errors import ConfigurationError
 from dasktune.integrations.tensorboard import TensorBoard
 from tests.integrations.exact import single_thread
 from tests.integrations.logged import CURVES, make, run
+from tests.pages import python_blocks
 
 pytestmark = [
     pytest.mark.framework("tensorboard"),
@@ -110,12 +110,12 @@ def test_a_folder_that_is_not_local_is_refused(folder: Any) -> None:
 
 
 def test_the_examples_of_the_page_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    study_file, export, *_ = python_blocks("loggers.md")
     module, path = ModuleType("page_loggers"), tmp_path / "page_loggers.py"
-    path.write_text(blocks[0])
+    path.write_text(study_file)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.chdir(tmp_path)
-    exec(compile(blocks[0], str(path), "exec"), vars(module))
+    exec(compile(study_file, str(path), "exec"), vars(module))
     vars(module)["Line"].requires_process = False
     study = vars(module)["study"]()
     with single_thread(study.trainer) as client:
@@ -125,5 +125,5 @@ def test_the_examples_of_the_page_run(monkeypatch: pytest.MonkeyPatch, tmp_path:
     whole = curves(board)
     assert [[*map(len, each.values())] for each in whole.values()] == [[8, 1], [4, 4, 1]]
     assert "- shared: steps 1-4: trial 0" in texts(board / "line" / "trial-0001")[-1]
-    exec(compile(blocks[1], "export", "exec"), vars(module))
+    exec(compile(export, "export", "exec"), vars(module))
     assert curves(board) == whole

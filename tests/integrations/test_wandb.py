@@ -12,6 +12,7 @@ import pytest
 from dasktune.errors import ConfigurationError
 from dasktune.integrations.wandb import WandB, _records
 from tests.integrations.logged import make, run
+from tests.pages import python_blocks
 
 pytestmark = [
     pytest.mark.framework("wandb"),
@@ -104,6 +105,11 @@ def test_online_without_a_login_is_refused(tmp_path: Path, monkeypatch: pytest.M
     study.close()
 
 
-def test_the_page_names_the_call_that_is_tested() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "loggers.md").read_text()
-    assert 'WandB("line", mode="offline").export(study())' in page
+def test_the_example_of_the_page_exports_a_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *_, export = python_blocks("loggers.md")
+    run(make(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    exec(compile(export, "loggers.md", "exec"), {"study": lambda: make(tmp_path)})
+    assert read(tmp_path) == WHOLE

@@ -12,6 +12,7 @@ import pytest
 import dasktune as dt
 from dasktune.algos import ASHA, Grid
 from dasktune.sequences import Constant, Cosine, Cyclic, Exponential, MultiStep, Warmup
+from tests.pages import python_blocks
 from tests.toy_trainers import Adding
 
 EVIL = "<script>alert('x')</script>"
@@ -167,8 +168,7 @@ def test_a_trial_shows_values_metrics_and_error(tmp_path: Path) -> None:
 
 
 def test_the_block_of_the_page_shows_a_sequence() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "notebooks.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (block,) = python_blocks("notebooks.md")
     names: dict[str, Any] = {}
     exec(block, names)
     assert "<svg" in names["lr"]._repr_html_()

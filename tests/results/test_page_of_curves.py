@@ -15,6 +15,7 @@ from dasktune.algos import curves
 from dasktune.cli import app
 from dasktune.cli.results import as_text
 from dasktune.cli.study_file import load
+from tests.pages import python_blocks
 from tests.study_folder import working_in
 
 PAGE = (Path(__file__).parents[2] / "docs" / "learning-curves.md").read_text()
@@ -31,7 +32,7 @@ def shown(
 ) -> Iterator[dict[str, Any]]:
     """Run the page from its beginning to its end, in its folder; return the names it defines."""
     folder = tmp_path_factory.mktemp("docs")
-    file, *blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    file, *blocks = python_blocks("learning-curves.md")
     (folder / "net.py").write_text(file)
     names: dict[str, Any] = {}
     with working_in(folder):

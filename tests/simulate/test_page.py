@@ -14,6 +14,7 @@ import dasktune as dt
 from dasktune.simulate import Trace
 from dasktune.traces.files import ATTRIBUTES
 from dasktune.traces.timing import Overheads
+from tests.pages import python_blocks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
 
@@ -23,7 +24,7 @@ def test_page_study_is_recorded_and_simulated(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     source = tmp_path / "page_of_the_simulator.py"
-    source.write_text("\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)))
+    source.write_text("\n".join(python_blocks("simulator.md")))
     module = ModuleType("page_of_the_simulator")
     module.__file__ = str(source)
     monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dasktune.errors import ConfigurationError
-from dasktune.slurm import SlurmOptions, options_for, pools_for
+from dasktune.slurm import SlurmOptions, options_for, pools_for, workers
 from dasktune.slurm.options import pools_of, seconds_of
 from dasktune.slurm.workers import job_options
+from tests.pages import python_blocks
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +117,29 @@ def test_page_shows_readable_options_and_names_every_key(tmp_path: Path) -> None
     assert [*pools_for(tmp_path, {})] == ["cpu", "a100", "h100"]
     for one in fields(SlurmOptions):
         assert f"`{one.name}`" in page
+
+
+def test_python_of_the_page_gives_readable_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Mapping[str, SlurmOptions], str]] = []
+
+    @contextmanager
+    def pools_client(pools: Mapping[str, SlurmOptions]) -> Iterator[Mapping[str, SlurmOptions]]:
+        yield pools
+
+    def optimize(tuner: str, client: Mapping[str, SlurmOptions]) -> None:
+        asked.append((client, tuner))
+
+    monkeypatch.setattr(workers, "pools_client", pools_client)
+    names = {"study": SimpleNamespace(optimize=optimize), "tuner": "a tuner"}
+    for block in python_blocks("slurm.md"):
+        exec(compile(block, "slurm.md", "exec"), names)
+    (single, first), (several, second) = asked
+    assert (first, second) == ("a tuner", "a tuner")
+    assert (single[""].partition, single[""].least, single[""].most) == ("gpu", 2, 8)
+    assert [(name, pool.account, pool.most) for name, pool in several.items()] == [
+        ("cpu", "vision", 40),
+        ("gpu", "vision", 4),
+    ]
 
 
 def test_the_options_beside_the_examples_can_be_read() -> None:

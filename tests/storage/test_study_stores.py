@@ -20,6 +20,7 @@ from dasktune.errors import StorageError
 from dasktune.sequences import Constant, Piecewise
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
+from tests.pages import python_blocks
 from tests.services import S3Server
 
 STEPS = 6
@@ -111,7 +112,7 @@ def test_storage_page_examples_run(
     point_at(moto)
     page = (Path(__file__).parents[2] / "docs" / "storage.md").read_text()
     section = page.partition("## Where states are kept")[2].partition("\n## ")[0]
-    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (block,) = python_blocks("storage.md")
     names: dict[str, Any] = {}
     exec(
         compile(block.replace("s3://bucket", f"s3://{moto.create_bucket()}"), "page", "exec"), names

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -18,6 +17,7 @@ from distributed import Client
 import dasktune as dt
 from dasktune.errors import ConfigurationError, StorageError
 from tests.forked import run_forked
+from tests.pages import python_blocks
 from tests.study.test_deletion import Walking
 
 SPACE = dt.Space(lr=dt.Float(0.1, 1))
@@ -205,10 +205,13 @@ def test_a_script_needs_a_main_guard(tmp_path: Path, guard: str, words: str) -> 
 PAGE = Path(__file__).parents[2] / "docs" / "from-optuna.md"
 
 
+WITH_OPTUNA, WITH_DASKTUNE, _ = python_blocks("from-optuna.md")
+
+
 def scripts() -> dict[str, str]:
     """Return the two scripts of the page by file name."""
-    blocks = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    return dict(blocks[:2])
+    pair = [text.partition("\n")[::2] for text in (WITH_OPTUNA, WITH_DASKTUNE)]
+    return {name.removeprefix("# ").removesuffix(".py"): text for name, text in pair}
 
 
 def test_a_port_from_optuna_changes_at_most_ten_lines() -> None:

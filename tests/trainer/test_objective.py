@@ -18,7 +18,9 @@ from dasktune.errors import ConfigurationError, StateError, TrainerError
 from dasktune.space import DefinedByRun
 from dasktune.trainer.given import as_trainer
 from dasktune.trainer.lifecycle import TrainerRun, run_alone
-from tests.study.test_from_optuna import scripts
+from tests.pages import python_blocks
+
+WITH_OPTUNA, _, AS_IT_IS = python_blocks("from-optuna.md")
 
 CALLS: list[str] = []
 """What objectives of this page have done."""
@@ -210,8 +212,10 @@ def test_the_objective_of_the_page_runs_as_it_is(
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     name = f"with_optuna_{kind.__name__}"
-    (tmp_path / f"{name}.py").write_text(scripts()["with_optuna"])
-    train = dt.from_optuna(import_module(name).objective)
+    (tmp_path / f"{name}.py").write_text(WITH_OPTUNA)
+    page = tmp_path / f"as_it_is_{kind.__name__}.py"
+    page.write_text(AS_IT_IS.replace("from with_optuna", f"from {name}"))
+    train = import_module(page.stem).train
     study = dt.create_study(
         train, name="digits", metric="value", direction="maximize", storage=tmp_path / "runs"
     )
@@ -224,3 +228,4 @@ def test_the_objective_of_the_page_runs_as_it_is(
     assert {step: best.metrics[step] for step in alone} == alone
     study.close()
     sys.modules.pop(name)
+    sys.modules.pop(page.stem)
