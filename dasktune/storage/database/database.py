@@ -64,7 +64,7 @@ class Batch:
 
     Parameters
     ----------
-    events, trials, metrics, checkpoints, stages
+    events, trials, metrics, checkpoints, stages, logs
         The rows of each table.
     """
 
