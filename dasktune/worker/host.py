@@ -64,7 +64,7 @@ from dasktune.worker.messages import (
     StoreFailed,
 )
 from dasktune.worker.peers import LenderLostError, Lenders
-from dasktune.worker.printed import PrintedLines, printed_to
+from dasktune.worker.printed import PrintedLines, Printer
 from dasktune.worker.rank import RankTraining
 from dasktune.worker.sharing import begin_peak, free_unused, peak_bytes
 
@@ -212,6 +212,7 @@ class StageHost:
         self._still = 0.0, 0.0
         """When the step that was looked at last began, and how long it could not go on."""
         self._leave = leave
+        self._printer = Printer()
         self._is_spoiled = False
         self._is_closed = False
         self._stage: HostedWork[Any] | None = None
@@ -272,7 +273,7 @@ class StageHost:
     def run(self, spec: StageSpec) -> StageEnded:
         """Train one stage; return a receipt. Errors of user code come back as data."""
         stage = _StageRun(self, spec, self._new_control(spec.attempt))
-        with printed_to(stage.log):
+        with self._printer.prints_to(stage.log):
             receipt = self._carry_out(stage, spec.attempt)
         return self.skip(spec) if receipt is None else receipt
 

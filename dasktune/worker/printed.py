@@ -1,4 +1,4 @@
-"""The log of a stage: the lines that its thread printed while it trained, with bounds.
+"""The log of a stage: the lines that its trainer printed while it trained, with bounds.
 
 Loggers write to standard error, unless they are configured otherwise, so their lines are among
 them. The streams stay the objects that they are, since handlers of `logging` hold them: only their
@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 from dasktune.worker.errors_in_words import sendable
@@ -23,8 +24,8 @@ MOST_CHARACTERS = 16_000
 _CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """Codes that colour a terminal, or move its cursor."""
 
-_IN_THREAD = threading.local()
-"""Holds the log of the stage that a thread trains, as ``log``; None between stages."""
+_PRINTER: ContextVar[Printer | None] = ContextVar("dasktune_printer", default=None)
+"""The printer of the worker whose stage trains here."""
 
 
 class PrintedLines:
@@ -82,29 +83,47 @@ def _overwritten(line: str) -> str:
     return line if len(line) < MOST_CHARACTERS else line[-MOST_CHARACTERS:].partition(" ")[2]
 
 
-@contextmanager
-def printed_to(log: PrintedLines) -> Iterator[None]:
-    """Add to a log what this thread prints inside the context."""
-    for stream in (sys.stdout, sys.stderr):
-        _follow(stream)
-    _IN_THREAD.log = log
-    try:
-        yield
-    finally:
-        _IN_THREAD.log = None
+class Printer:
+    """The log of the stage that a worker trains now.
+
+    A training function has a thread of its own. It begins with the first of its stages and is kept
+    for later ones, so it finds the log of the present stage by the worker.
+    """
+
+    def __init__(self) -> None:
+        self._log: PrintedLines | None = None
+
+    @contextmanager
+    def prints_to(self, log: PrintedLines) -> Iterator[None]:
+        """Add to a log what is printed inside the context, also by threads that began in one."""
+        for stream in (sys.stdout, sys.stderr):
+            _follow(stream)
+        token = _PRINTER.set(self)
+        self._log = log
+        try:
+            yield
+        finally:
+            self._log = None
+            _PRINTER.reset(token)
+
+    def add(self, text: str) -> None:
+        """Add a text to the log of the present stage; between stages it belongs to none."""
+        log = self._log
+        if log is not None:
+            log.add(text)
 
 
 def _follow(stream: Any) -> None:
-    """Replace a stream's `write`, once, by one that looks for the log of its thread."""
+    """Replace a stream's `write`, once, by one that looks for the printer of its worker."""
     write: Callable[[str], int] | None = getattr(stream, "write", None)
     if write is None or hasattr(write, "dasktune_passes_on"):
         return
 
     def pass_on(text: str) -> int:
         written = write(text)
-        log: PrintedLines | None = getattr(_IN_THREAD, "log", None)
-        if log is not None:
-            log.add(text)
+        printer = _PRINTER.get()
+        if printer is not None:
+            printer.add(text)
         return written
 
     pass_on.dasktune_passes_on = True  # type: ignore[attr-defined]

@@ -56,12 +56,22 @@ class Talkative(dt.Trainer):
         self.done = state["done"]
 
 
+def talkative(run: dt.Run) -> None:
+    """Print each step from the function's own thread."""
+    run.state["done"] = 0
+    for step in run.steps():
+        print(f"step {step} at {run['lr']}")
+        run.report(loss=1 / (1 + step))
+
+
 SPACE = dt.Space(lr=dt.Choice([Piecewise([0.1, later], [2]) for later in (0.2, 0.3, -1.0)]))
 
 
-def run(folder: Path, client: Client, name: str, **config: object) -> dt.Study:
+def run(
+    folder: Path, client: Client, name: str, trainer: Any = Talkative, **config: object
+) -> dt.Study:
     study = dt.create_study(
-        Talkative,
+        trainer,
         name=name,
         storage=folder,
         metric="loss",
@@ -100,6 +110,14 @@ def test_stages_log_what_their_trainer_printed(study: dt.Study, tmp_path: Path) 
     assert shown.stdout.startswith(f"--- {trunk.heading}\n{trunk.text}\n--- steps 2 to 4, trained")
     shown = CliRunner().invoke(app, ["logs", str(tmp_path), "--trial", "0", "--json"])
     assert json.loads(shown.stdout)[0] == {**trunk.to_json(), "trials": [0, 1, 2]}
+
+
+def test_functions_log_to_the_stage_of_the_moment(tmp_path: Path, one_worker: Client) -> None:
+    with closing(run(tmp_path, one_worker, "function", talkative)) as study:
+        for number, rate in enumerate((0.2, 0.3)):
+            trunk, own = study.stage_logs(number)
+            assert trunk.text == "step 0 at 0.1\nstep 1 at 0.1"
+            assert own.text == f"step 2 at {rate}\nstep 3 at {rate}"
 
 
 def test_logs_of_another_study_are_found_and_go_with_it(

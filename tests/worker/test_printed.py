@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from dasktune.worker.printed import MOST_CHARACTERS, PrintedLines, printed_to
+from dasktune.worker.printed import MOST_CHARACTERS, PrintedLines, Printer
 
 
 def text_of(*printed: str) -> str:
@@ -73,7 +73,7 @@ def test_threads_print_to_logs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> 
     both, logs = threading.Barrier(2), [PrintedLines(), PrintedLines()]
 
     def train(number: int) -> None:
-        with printed_to(logs[number]):
+        with Printer().prints_to(logs[number]):
             both.wait()
             print(f"trial {number}")
             logger.warning("of %d", number)
@@ -108,6 +108,6 @@ def test_stream_without_attributes_is_left_alone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "stdout", Bare())
     monkeypatch.setattr(sys, "stderr", None)
     log = PrintedLines()
-    with printed_to(log):
+    with Printer().prints_to(log):
         print("unseen")
     assert log.take_news() is None
