@@ -472,6 +472,7 @@ class Workers:
             numerics=NumericClass(name=greeting["numerics"]),
             device=greeting["device"],
             device_bytes=greeting["device_bytes"],
+            gpu=greeting["gpu"],
         )
 
     def _problem_of(self, address: str, greeting: Mapping[str, Any]) -> str | None:

@@ -38,6 +38,9 @@ class WorkerJoined:
         at a time as that pays; empty where it shares none.
     device_bytes
         Memory of that device; 0 if it is not known.
+    gpu
+        Unique name of the GPU that it trains on, whoever else does; empty if that is not known, or
+        it trains on the processor.
     """
 
     worker: str
@@ -48,6 +51,7 @@ class WorkerJoined:
     numerics: NumericClass | None = None
     device: str = ""
     device_bytes: int = 0
+    gpu: str = ""
 
     @property
     def offer(self) -> Offer:

@@ -7,7 +7,8 @@ ended; none of its workers is in another gang, or gets another stage, meanwhile.
 
 A gang begins once enough workers of a class are idle. Until then the first stage that waits for
 one keeps those that are: stages of one worker would find an idle one each time, and a gang never
-enough of them.
+enough of them. Of workers that train on one GPU, one at most may be in a gang: NCCL refuses a GPU
+that it meets twice. A worker with an audit is waited for: a second process may find no memory.
 
 Where a stage raises on a gang, nobody knows which of its workers is broken, if one is. The next
 gang is the one that trains the stage under most of the *explanations*: sets of a few workers, of
@@ -78,6 +79,8 @@ class Gangs:
         The stages that wait until enough workers are idle, as the last choice saw them.
     kept
         The idle workers that are kept for them.
+    audited
+        The workers that train an audit.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class Gangs:
         self.is_open = False
         self.waiting: list[Node] = []
         self.kept: set[str] = set()
+        self.audited: Collection[str] = ()
         self._needs = needs
         self._slots = slots
         self._usable = usable
@@ -104,6 +108,16 @@ class Gangs:
         self._lent: dict[str, dict[str, Attempt]] = {}
         """The attempts that have each lender, by their ids: one, and those that carry it on."""
         self._counts: dict[Wanted, Counter[str]] = {}
+        self._gpus: dict[str, str] = {}
+        """The GPU of each worker, as far as they are known."""
+        self._doubles: frozenset[str] | None = None
+        """The usable workers whose GPU another one has in gangs; None until someone asks."""
+
+    def join(self, worker: str, gpu: str) -> None:
+        """Add a worker that trains on a GPU; its name is empty if it is not known."""
+        if gpu:
+            self._gpus[worker] = gpu
+        self._doubles = None
 
     def meet(self, node: Node) -> None:
         """Handle a stage that a trial asks for, with those that it starts from."""
@@ -140,10 +154,14 @@ class Gangs:
     def lose(self, worker: str) -> None:
         """Remove a worker that is gone."""
         self._lent.pop(worker, None)
+        self._gpus.pop(worker, None)
+        self._doubles = None
 
     def clear(self) -> None:
         """Forget all workers, and that any stage took several."""
         self._lent.clear()
+        self._gpus.clear()
+        self.audited = ()
         self.renew()
         self.is_open = False
 
@@ -161,6 +179,7 @@ class Gangs:
     def renew(self) -> None:
         """Forget what was seen of workers, and which stages wait for them."""
         self._counts.clear()
+        self._doubles = None
         self.release()
 
     def release(self) -> None:
@@ -172,7 +191,7 @@ class Gangs:
         """Return how many workers may train a stage with such needs together, by class."""
         counts = self._counts.get(wanted)
         if counts is None:
-            able = (slot.kind for slot in self._usable() if self._may_join(slot.worker, wanted))
+            able = (slot.kind for slot in self._usable() if self.may_join(slot.worker, wanted))
             counts = self._counts[wanted] = Counter(able)
         return counts
 
@@ -181,7 +200,7 @@ class Gangs:
         count = self.workers_of(node)
         if count == 1:
             return True
-        is_able = self._may_join(slot.worker, node.needs)
+        is_able = self.may_join(slot.worker, node.needs)
         return is_able and self.counts(node.needs)[slot.kind] >= count
 
     def free(self, node: Node, workers: Iterable[str]) -> Counter[str]:
@@ -206,6 +225,7 @@ class Gangs:
             for worker in workers
             if self._slots[worker].kind == kind
             and self._matching.may_run(worker, node.needs)
+            and worker not in self._on_known_gpus()
             and not (waits_for_others and worker in doubts)
         )
 
@@ -303,15 +323,31 @@ class Gangs:
         return frozenset(
             slot.worker
             for slot in self._usable()
-            if slot.kind == kind and self._may_join(slot.worker, node.needs)
+            if slot.kind == kind and self.may_join(slot.worker, node.needs)
         )
 
-    def _may_join(self, worker: str, wanted: Wanted) -> bool:
+    def may_join(self, worker: str, wanted: Wanted) -> bool:
         """Whether a worker may be one of a gang for a stage with these needs of its trials."""
-        return self._matching.may_run(worker, wanted) and not self._packing.is_extra(worker)
+        is_double = self._packing.is_extra(worker) or worker in self._on_known_gpus()
+        return not is_double and self._matching.may_run(worker, wanted)
+
+    def _on_known_gpus(self) -> frozenset[str]:
+        """Return the usable workers on whose GPU is another one of their class, which joined first.
+
+        Of those that share a device, only the one that stands for it counts.
+        """
+        if self._doubles is None:
+            known = [slot for slot in self._usable() if slot.worker in self._gpus]
+            slots = [slot for slot in known if not self._packing.is_extra(slot.worker)]
+            first: dict[tuple[str, str], str] = {}
+            for slot in slots:
+                first.setdefault((self._gpus[slot.worker], slot.kind), slot.worker)
+            self._doubles = frozenset(slot.worker for slot in slots) - {*first.values()}
+        return self._doubles
 
     def _is_free(self, worker: str, wanted: Wanted) -> bool:
-        return self._may_join(worker, wanted) and not self._packing.company(worker)
+        is_used = worker in self.audited or self._packing.company(worker)
+        return not is_used and self.may_join(worker, wanted)
 
 
 def explanations(failed: Collection[frozenset[str]], most: int) -> set[frozenset[str]]:

@@ -228,6 +228,7 @@ class Placing:
                 self.trust.join(worker, event.host)
                 if event.device:
                     self.packing.join(worker, event.device, event.device_bytes)
+                self.gangs.join(worker, event.gpu)
                 self._note_idle(worker)
         if len(self.slots) > before:
             self._count_slots()
@@ -307,6 +308,7 @@ class Placing:
 
     def audit(self, nodes: Mapping[str, Node]) -> None:
         """Note the audits under way, by worker: each counts as a stage of its device."""
+        self.gangs.audited = nodes.keys()
         known = {worker: self.slots[worker] for worker in nodes if worker in self.slots}
         self.packing.audit({worker: (nodes[worker], slot.kind) for worker, slot in known.items()})
 
@@ -356,9 +358,7 @@ class Placing:
         Those of workers that are put aside do not count: a gang would wait for them, for long.
         """
         return Counter(
-            slot.kind
-            for slot in self._usable()
-            if not self.packing.is_extra(slot.worker) and self.matching.may_run(slot.worker, wanted)
+            slot.kind for slot in self._usable() if self.gangs.may_join(slot.worker, wanted)
         )
 
     def idle_for(self, node: Node) -> Counter[str]:

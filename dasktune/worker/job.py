@@ -90,6 +90,9 @@ class Job:
         Whether this worker shares its device with others: then its memory is measured.
     code
         The trainer as the driver sent it, for other processes; None if it was not sent.
+    gpu
+        Unique name of the GPU that it trains on; empty if its driver does not say, or it trains on
+        the processor.
     """
 
     trainer_class: type
@@ -101,6 +104,7 @@ class Job:
     shares_device: bool = False
     environment: Mapping[str, object] = field(default_factory=dict)
     code: TrainerCode | None = None
+    gpu: str = ""
 
     @property
     def numerics(self) -> str:
@@ -260,4 +264,5 @@ def open_job(
         environment={**describe(device), NUMERICS: numerics_of(hardware)},
         shares_device=shares_device(),
         code=plan.code,
+        gpu="" if hardware.gpu is None else hardware.gpu.uuid,
     )

@@ -84,7 +84,7 @@ class StagePlugin(WorkerPlugin):
         self.may_profile = may_profile
         self.name = plan.run
         self.problem: str | None = None
-        self.numerics = ""
+        self.numerics = self.gpu = ""
 
     def setup(self, worker: Worker) -> None:
         """Open the trainer's code and start the host; a failure is kept for `greet`."""
@@ -102,7 +102,7 @@ class StagePlugin(WorkerPlugin):
         except Exception as error:  # noqa: BLE001 - a module of the user's may run here
             self.problem = f"{type(error).__name__}: {error}"
             return
-        self.numerics = job.numerics
+        self.numerics, self.gpu = job.numerics, job.gpu
         self._workers = WorkerLenders(worker, self.plan.run, lambda: self.host.make_room())
         self.host = StageHost(job, self._emit, self._give_up_from_thread, workers=self._workers)
         if self.plan.needs_process:
@@ -416,6 +416,7 @@ def greet(run: str, dask_worker: Worker) -> dict[str, object]:
         "resources": resources,
         **describe_worker(resources),
         "numerics": "" if plugin is None else plugin.numerics,
+        "gpu": "" if plugin is None else plugin.gpu,
         **describe_sharing(resources),
         "threads": dask_worker.state.nthreads,
         "leaving": plugin is not None and plugin.is_leaving,

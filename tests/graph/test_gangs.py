@@ -11,6 +11,7 @@ from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.devices import Periods, with_devices
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
+    AuditsRun,
     Event,
     Failed,
     FailTrial,
@@ -32,6 +33,7 @@ from dasktune.graph.events import (
 )
 from dasktune.graph.keys import root_key
 from dasktune.graph.partings import partings
+from dasktune.graph.plan import Node
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.view import RunView
 from dasktune.needs import Needs
@@ -62,6 +64,9 @@ class Table:
 
     def extend(self, trial: int, until: Step, priority: float = 0.0) -> list[Any]:
         return self.said(self.dispatcher.extend(trial, until, priority, self.now))
+
+    def leaf(self, trial: int) -> Node:
+        return self.dispatcher.plan.paths[trial].leaf
 
     def tell(self, event: Event) -> list[Any]:
         return self.said(self.dispatcher.handle(event, self.now))
@@ -475,3 +480,42 @@ def test_gang_of_shared_devices_has_one_worker_of_each() -> None:
     assert table.trial(2) == [(0, "a0", "b0")]
     assert table.trial(1) == []
     assert table.train(0, 8) == [(1, "a1")]
+
+
+def test_gang_takes_one_worker_of_each_gpu() -> None:
+    table = Table(*workers("a0", "a1", gpu="GPU-a"), *workers("b0", "b1", gpu="GPU-b"))
+    assert table.trial(2) == [(0, "a0", "b0")]
+    assert table.trial(1) + table.trial(1) == [(1, "a1"), (2, "b1")]
+    assert table.view.devices_for(table.leaf(0)) == {"": 2}
+
+
+def test_gang_is_not_made_of_one_gpu_seen_twice() -> None:
+    table = Table(*workers("a0", "a1", gpu="GPU-a"))
+    assert table.trial(2) == []
+    assert table.trial(1) == [(0, "a0")]
+    assert table.tell(WorkerJoined(worker="b0", gpu="GPU-b")) == []
+    assert table.train(0, 8) == [(1, "b0", "a0")]
+
+
+def test_second_worker_of_a_gpu_stands_in_for_one_that_leaves() -> None:
+    table = Table(*workers("a0", "a1", gpu="GPU-a"), *workers("b0", gpu="GPU-b"))
+    table.tell(WorkerLeaving(worker="a0"))
+    assert table.trial(2) == [(0, "a1", "b0")]
+
+
+def test_gang_takes_the_worker_that_stands_for_a_shared_gpu() -> None:
+    table = Table(
+        *workers("a1", "a0", device="GPU-a", gpu="GPU-a"),
+        *workers("b1", "b0", device="GPU-b", gpu="GPU-b"),
+    )
+    assert table.trial(2) == [(0, "a0", "b0")]
+
+
+def test_gang_waits_for_a_worker_with_an_audit() -> None:
+    table = Table(*workers("w0", "w1"))
+    table.trial(1, until=1)
+    audited = table.leaf(0)
+    table.train(0, 1)
+    table.tell(AuditsRun(nodes={"w1": audited}))
+    assert table.trial(2) == []
+    assert table.tell(AuditsRun(nodes={})) == [(1, "w1", "w0")]
