@@ -162,6 +162,12 @@ RANK_SECONDS = 600.0
 They make the same calls, so they are seconds apart at most; the first one evaluates alone.
 """
 
+INTERRUPT_AGAIN_SECONDS = 1.0
+"""Time between two interrupts of a divided training that has lost a process, until it has failed.
+
+What it waits for may not have begun at the first one.
+"""
+
 LENT_LOOK_SECONDS = 0.05
 """Time between two looks of a worker that ends whether the processes that it has lent rest."""
 

@@ -254,6 +254,16 @@ class StageHost:
         control = self.control(attempt)
         if control is not None:
             control.stop(None)
+            if self._running == attempt:
+                self._break_off_audit()
+
+    def _break_off_audit(self) -> None:
+        """End an audit that runs with other workers in its present step: it saves nothing.
+
+        One of them may hang, and it would wait for that worker for minutes.
+        """
+        if self.workers is not None and isinstance(self._stage, AuditRun):
+            self.workers.give_back()
 
     def close(self, timeout: float) -> None:
         """End the running stage at its next step, and write the pending states.
@@ -265,6 +275,7 @@ class StageHost:
             self._is_closed = True
             for control in self._controls.values():
                 control.stop(None)
+            self._break_off_audit()
             self._ended.wait_for(lambda: not self._running, timeout)
         self._warm = None
         self._writes.put(None)

@@ -21,7 +21,7 @@ from distributed import Status, Worker
 from distributed.comm.core import Comm, connect
 from distributed.protocol.serialize import to_serialize
 
-from dasktune.engine.timeouts import LENT_LOOK_SECONDS
+from dasktune.engine.timeouts import INTERRUPT_AGAIN_SECONDS, LENT_LOOK_SECONDS
 from dasktune.worker import rank as ranks
 from dasktune.worker.peers import DivisionError, LenderLostError, OwnRank, ended
 
@@ -71,6 +71,11 @@ class WorkerLenders:
         for borrowed in list(self._borrowed):
             if borrowed.lender == lender:
                 borrowed.lose()
+
+    def give_back(self) -> None:
+        """Wait no longer for the processes that others lend: nobody needs what they train."""
+        for borrowed in list(self._borrowed):
+            borrowed.lose()
 
     async def _connect(self, rank: int, lender: str) -> Comm:
         comm: Comm = await connect(lender, **self._worker.connection_args)
@@ -247,13 +252,22 @@ class LentRank:
 
     def _end(self) -> None:
         """Tell the thread that trains that nothing more comes, wherever it waits."""
-        is_lost = self._code is None and not (self._is_closed or self._has_ended.is_set())
+        is_lost = self._code is None and not self._has_ended.is_set()
         self._has_ended.set()
         self._answers.put(None)
         if is_lost:
-            # It may wait for this process in a collective operation. A host that has vanished
-            # closes no connection, so that the operation would fail after minutes only.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._interrupt)
+
+    def _interrupt(self) -> None:
+        """Have the operation fail in which this worker may wait for the process, which is lost.
+
+        A host that has vanished closes no connection, so that the operation would fail after
+        minutes only. It may begin later, too: until the run is closed this is done again.
+        """
+        if not self._is_closed:
             ranks.interrupt()
+            self._loop.call_later(INTERRUPT_AGAIN_SECONDS, self._interrupt)
 
     def join(self) -> None:
         """Return at once: the lender waits for the process before it trains anything else."""

@@ -68,6 +68,9 @@ class Lenders(Protocol):
     def borrow(self, rank: int, lender: str) -> Peer:
         """Start the process of a rank on the worker of this address."""
 
+    def give_back(self) -> None:
+        """Wait no longer for the processes that others lend: nobody needs what they train."""
+
     def reclaim(self) -> None:
         """End the processes that this worker has lent: it needs its device."""
 

@@ -17,8 +17,8 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -179,12 +179,46 @@ def receive(wire: Wire) -> Any:
 CHOSEN: dict[str, str] = {}
 """The variables with the interface of a group that were set here, and not by the user."""
 
-_SOCKETS: dict[int, int] = {}
-"""The connections of this process's group: the inode of each by its descriptor.
 
-They are those that were opened while the group met. Another thread may have opened one at the
-same time, which is then closed, too, if a process of the group is lost.
-"""
+class GroupSockets:
+    """The connections of this process's group: those that were opened since it began to meet.
+
+    Another thread may have opened one at the same time, which is then closed, too, if a process
+    of the group is lost.
+    """
+
+    def __init__(self) -> None:
+        self._before: Mapping[int, int] = {}
+        self._opened: Mapping[int, int] | None = {}
+        """The inode of each by its descriptor; None while the group meets."""
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Take the connections that are opened in this block for those of the group."""
+        self._before, self._opened = _open_sockets(), None
+        try:
+            yield
+        finally:
+            self._opened = self._new()
+
+    def shut_down(self) -> None:
+        """Have all that is sent or received there fail; from any thread."""
+        opened, now = self._opened, _open_sockets()
+        for descriptor, inode in (self._new() if opened is None else opened).items():
+            if now.get(descriptor) != inode:
+                continue
+            with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6):
+                    # This fails where it only listens: gloo does not bear the end of that.
+                    connection.getpeername()
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def _new(self) -> Mapping[int, int]:
+        known = self._before.values()
+        return {each: inode for each, inode in _open_sockets().items() if inode not in known}
+
+
+_SOCKETS = GroupSockets()
 
 
 def meet(group: RankGroup, rank: int, listener: socket.socket | None = None) -> None:
@@ -197,10 +231,22 @@ def meet(group: RankGroup, rank: int, listener: socket.socket | None = None) -> 
     listener
         In the first process of a `PortMeeting`: the socket that listens there.
     """
+    with _SOCKETS.opening():
+        _meet(group, rank, listener)
+
+
+def interrupt() -> None:
+    """Have the collective operation of this process fail, and all that follow; from any thread.
+
+    Torch cannot do this for gloo, so the connections of the group are shut down. A group that has
+    not met yet does not meet.
+    """
+    _SOCKETS.shut_down()
+
+
+def _meet(group: RankGroup, rank: int, listener: socket.socket | None) -> None:
     from torch import distributed
 
-    _SOCKETS.clear()
-    before = _open_sockets()
     limit = timedelta(seconds=group.seconds)
     store: Any
     match group.meeting:
@@ -227,21 +273,6 @@ def meet(group: RankGroup, rank: int, listener: socket.socket | None = None) -> 
     distributed.init_process_group(
         group.backend, store=store, rank=rank, world_size=group.size, timeout=limit
     )
-    known = before.values()
-    _SOCKETS.update({fd: inode for fd, inode in _open_sockets().items() if inode not in known})
-
-
-def interrupt() -> None:
-    """Have the collective operation of this process fail, and all that follow; from any thread.
-
-    Torch cannot do this for gloo, so the connections of the group are shut down.
-    """
-    now = _open_sockets()
-    for descriptor in [fd for fd, inode in _SOCKETS.items() if now.get(fd) == inode]:
-        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-            if connection.family in (socket.AF_INET, socket.AF_INET6):
-                connection.getpeername()  # fails where it only listens: gloo does not bear its end
-                connection.shutdown(socket.SHUT_RDWR)
 
 
 def _open_sockets() -> dict[int, int]:

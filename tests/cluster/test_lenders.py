@@ -20,7 +20,7 @@ from distributed.security import Security
 from dasktune.needs import Needs
 from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.trainer.code import pack
-from dasktune.worker.job import JobPlan, StageSpec
+from dasktune.worker.job import AuditSpec, JobPlan, StageSpec
 from dasktune.worker.messages import (
     LeaveAnnounced,
     StageEnded,
@@ -30,8 +30,15 @@ from dasktune.worker.messages import (
     from_wire,
     receipt_from_wire,
 )
-from dasktune.worker.plugin import CLOSE_SECONDS, TOPIC, StagePlugin, run_stage
-from tests.holding import PATIENCE, Gate, pass_gate
+from dasktune.worker.plugin import (
+    CLOSE_SECONDS,
+    TOPIC,
+    StagePlugin,
+    audit_prefix_of,
+    run_audit,
+    run_stage,
+)
+from tests.holding import PATIENCE, Gate, pass_gate, wait_until
 from tests.worker.test_divided import Failing, Net, host_of, ranks, stage
 
 pytestmark = pytest.mark.cluster
@@ -50,6 +57,15 @@ class Held(Net):
         self.steps += 1
         if self.steps == 2 and self.division.rank == 0:
             pass_gate(self.gate)
+        super().train()
+
+
+class Arriving(Held):
+    """A net whose first device leaves a file when it comes to the gate."""
+
+    def train(self) -> None:
+        if self.steps == 1 and self.division.rank == 0:
+            Path(f"{self.gate}.reached").touch()
         super().train()
 
 
@@ -83,6 +99,13 @@ class Gang:
         return self.client.submit(
             run_stage, RUN, spec.to_wire(), workers=[worker or self.first], pure=False
         )
+
+    def begin_audit(self, spec: StageSpec) -> Future[Any]:
+        """Train steps again on the first worker and its lenders; there is nothing to compare."""
+        audit = AuditSpec(stage=spec, metrics={}, states={})
+        key = (audit_prefix_of(RUN), spec.attempt)
+        wire = audit.to_wire()
+        return self.client.submit(run_audit, RUN, wire, workers=[self.first], key=key, pure=False)
 
     def run(self, spec: StageSpec, worker: str = "") -> StageEnded:
         return receipt_from_wire(self.begin(spec, worker).result(timeout=PATIENCE))
@@ -131,6 +154,23 @@ def lent(
 ) -> StageSpec:
     spec = stage(start, stop, devices or Constant(len(lenders) + 1), **hp)
     return replace(spec, lenders=lenders, attempt=uuid4().hex)
+
+
+@contextmanager
+def hanging(pid: int) -> Iterator[None]:
+    """Suspend a worker and its processes, as if its host had vanished; kill them afterwards.
+
+    Connections stay open, and nobody answers.
+    """
+    worker = psutil.Process(pid)
+    processes = [*worker.children(recursive=True), worker]
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def listening(dask_worker: Worker) -> set[str]:
@@ -229,22 +269,27 @@ def test_a_lender_that_hangs_is_given_up_at_once(tmp_path: Path) -> None:
         spec = replace(lent(0, 3, one, two, gate=str(gate.path)), saves=(1,))
         receipt = gang.begin(spec)
         assert gang.next(StateSaved).step == 1
-        lender = psutil.Process(pids[one])
-        # As a host that has vanished: connections stay open, and nobody answers.
-        hanging = [*lender.children(recursive=True), lender]
-        for process in hanging:
-            process.suspend()
-        try:
+        with hanging(pids[one]):
             gate.open()
             assert gang.order(attempt=spec.attempt, save_at=None, stop_at=-1, lost=one) == "ok"
             ended = receipt_from_wire(receipt.result(timeout=PATIENCE))
             assert (ended.status, ended.step) == ("lost", 1)
-        finally:
-            for process in hanging:
-                process.kill()
         devices = Piecewise([3, 2], boundaries=[1])
         again = lent(1, 3, two, devices=devices, gate=str(gate.path))
         assert gang.run(again).status == "trained"
+
+
+def test_dropped_audit_waits_for_no_lender_that_hangs(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    with gang_of(Arriving, tmp_path / "states", 3) as gang, gate:
+        one, two = gang.lenders
+        pids = gang.client.run(os.getpid)
+        audit = gang.begin_audit(lent(0, 3, one, gate=str(gate.path)))
+        wait_until(Path(f"{gate.path}.reached").exists)
+        with hanging(pids[one]):
+            gate.open()
+            audit.cancel()
+            assert gang.run(lent(0, 2, two, gate=str(gate.path))).status == "trained"
 
 
 def test_a_lender_leaves_when_the_stage_has_ended(tmp_path: Path) -> None:

@@ -21,8 +21,12 @@ from dasktune.engine import scaling
 from dasktune.engine.timeouts import PROGRESS_FLUSH_SECONDS
 from dasktune.engine.trials import Trial
 from dasktune.graph.devices import devices_at, with_devices
+from dasktune.sequences import Constant
 from dasktune.study.study import Study
+from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.lifecycle import run_alone
+from dasktune.types import Decision, Extend, Finish, Register, Report
+from tests.driver.test_audits import pass_check
 from tests.holding import PATIENCE, Gate, pass_gate, stop_order, wait_until
 from tests.worker.test_divided import TOLERANCE, Net, divided, ranks
 
@@ -72,6 +76,33 @@ class Growing(Paired):
         super().train()
 
 
+class Halfway(dt.algos.Tuner):
+    """Trains a trial to step 2, and then to the end."""
+
+    max_steps = STEPS
+    state = ("has_begun",)
+
+    def __init__(self) -> None:
+        self.has_begun = False
+
+    def ask(self, capacity: int) -> list[Decision]:
+        if self.has_begun:
+            return []
+        self.has_begun = True
+        lr = {"lr": Constant(0.05)}
+        known = Register(trial=0, sequences=lr, max_steps=STEPS, params={"lr": 0.05})
+        return [known, Extend(trial=0, until=2)]
+
+    def tell(self, report: Report) -> list[Decision]:
+        return [Finish()] if report.step == STEPS else [Extend(trial=0, until=STEPS)]
+
+    def tell_failure(self, trial: int) -> list[Decision]:
+        return [Finish()]
+
+    def identity(self) -> dict[str, object]:
+        return {"tuner": "Halfway"}
+
+
 @contextmanager
 def client_of(workers: int) -> Iterator[Client]:
     with (
@@ -87,7 +118,7 @@ def client_of(workers: int) -> Iterator[Client]:
         yield client
 
 
-def study_of(folder: Path, trainer: type[Paired] = Paired) -> Study:
+def study_of(folder: Path, trainer: type[Paired] = Paired, audit: float = 0) -> Study:
     """Return a study whose trials get two devices as soon as there are so many for each."""
     return dt.create_study(
         trainer,
@@ -97,7 +128,7 @@ def study_of(folder: Path, trainer: type[Paired] = Paired) -> Study:
         config={"folder": str(folder)},
         scale=dt.Scale(max=2, efficiency=1e-9),
         seed=SEED,
-        audit=0,
+        audit=audit,
     )
 
 
@@ -143,6 +174,18 @@ def test_late_trials_are_trained_on_two_workers(tmp_path: Path) -> None:
         run(study, client)
         assert study.summary()["steps_repeated"] == 0
         assert_trained_as_alone(study)
+
+
+def test_audit_trains_with_as_many_workers_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, "on")
+    with client_of(2) as client, closing(study_of(tmp_path, audit=1.0)) as study:
+        pass_check(study)
+        study.optimize(Halfway(), client=client, progress=False, last_line=False)
+        assert study.trials[0].devices == ((0, 1), (2, 2))
+        audits = study.summary()["audits"]
+        assert (audits["identical"], audits["differing"], audits["incomparable"]) == (1, 0, 0)
 
 
 def test_killed_lender_costs_no_more_than_its_stage(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import copy
 import os
 import random
 import signal
+import socket
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,11 +27,13 @@ from dasktune.trainer.code import pack
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.lifecycle import run_alone
 from dasktune.trainer.torch import TorchTrainer
+from dasktune.worker import rank
 from dasktune.worker.divided import DividedRun
 from dasktune.worker.host import StageHost
 from dasktune.worker.job import AuditSpec, Job, StageSpec
 from dasktune.worker.messages import StageFailed, StageMessage, StageProgress, StateSaved
-from dasktune.worker.rank import RankTraining
+from dasktune.worker.rank import PortMeeting, RankGroup, RankTraining
+from tests.holding import wait_until
 from tests.toy_trainers import Adding
 
 pytestmark = pytest.mark.process
@@ -244,3 +248,21 @@ def test_a_trainer_that_cannot_be_divided_is_refused(tmp_path: Path) -> None:
     (failure,) = (each for each in messages if isinstance(each, StageFailed))
     assert "Adding must be a TorchTrainer with divides = True" in failure.message
     host.close(60)
+
+
+def test_group_that_meets_in_vain_is_interrupted() -> None:
+    failures: list[Exception] = []
+
+    def meet() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            meeting = PortMeeting(host="127.0.0.1", port=listener.getsockname()[1])
+            group = RankGroup(meeting=meeting, size=2, backend="gloo", seconds=600.0)
+            try:
+                rank.meet(group, 0, listener)
+            except RuntimeError as error:
+                failures.append(error)
+
+    meeting = threading.Thread(target=meet)
+    meeting.start()
+    wait_until(lambda: not (rank.interrupt() or meeting.is_alive()))
+    assert len(failures) == 1
