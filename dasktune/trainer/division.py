@@ -112,13 +112,32 @@ class DividedTraining(Undivided):
             yield
 
 
+class _WithUnused(torch.nn.Module):
+    """A module, and a parameter without elements that nothing uses.
+
+    Where torch searches for unused parameters and finds none, it prints that the search may be left
+    out.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        trained = [each for each in module.parameters() if each.requires_grad]
+        if trained:  # else torch refuses the module
+            # Before the others, since a bucket of its own would have nothing to send.
+            self.unused = torch.nn.Parameter(trained[0].detach().new_empty(0))
+        self.module = module
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.module(*inputs, **named)
+
+
 class _Divided(DistributedDataParallel):
     """A module whose processes draw noise of their own, and average their gradients."""
 
     def __init__(self, module: torch.nn.Module, division: DividedTraining) -> None:
         # Without the search for unused parameters, torch rebuilds the buckets of gradients after
         # the first step. Sums in other buckets have other bits: a resumed training would differ.
-        super().__init__(module, find_unused_parameters=True)
+        super().__init__(_WithUnused(module), find_unused_parameters=True)
         self._division = division
         self._place = str(next(module.parameters()).device)
         # A lambda, since torch compares the annotations of a hook, which are texts in this module.

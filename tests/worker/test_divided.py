@@ -130,6 +130,13 @@ def test_a_resumed_divided_training_is_the_same() -> None:
         assert encode(run.state()).digest == end
 
 
+def test_divided_training_prints_no_warning_of_torch(capfd: pytest.CaptureFixture[str]) -> None:
+    with divided(Net, drop=0.0) as run:
+        run.advance({"drop": 0.0})
+        run.state()
+    assert "find_unused_parameters" not in capfd.readouterr().err
+
+
 def test_two_devices_give_the_metrics_of_one(tmp_path: Path) -> None:
     messages: list[StageMessage] = []
     host = host_of(Net, tmp_path, messages)
