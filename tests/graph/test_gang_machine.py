@@ -93,6 +93,9 @@ class GangMachine(DispatcherMachine):
     def count(self, node: Node, step: Step) -> int:
         return devices_at(node.sequences, max(step, node.start))
 
+    def may_join(self, worker: str, node: Node) -> bool:
+        return self.dispatcher._placing.gangs.may_join(worker, node.needs)
+
     # --------------------------------------------------------------------- invariants
 
     @invariant()
@@ -128,9 +131,10 @@ class GangMachine(DispatcherMachine):
         }
         kept = dispatcher._placing.gangs.kept
         idle = {name for name in slots - self.aside - kept if not dispatcher.is_busy(name)}
-        kinds = Counter(map(self.kind_of, idle))
         for node in frontier.ready() if idle else ():
             count = self.count(node, node.start)
+            able = {name for name in idle if count == 1 or self.may_join(name, node)}
+            kinds = Counter(map(self.kind_of, able))
             work = frontier.work(node)
             may_wait = (work.raised_on or work.lost) and len(slots) > 1
             assert may_wait or max(kinds.values(), default=0) < count, f"{node} waits"
@@ -185,3 +189,25 @@ class GangsOfClassesMachine(GangMachine):
 
 GangsOfClassesMachine.TestCase.settings = DispatcherMachine.TestCase.settings
 TestDispatcherOfGangsOfClasses = GangsOfClassesMachine.TestCase
+
+
+class GangsOfGpusMachine(GangMachine):
+    """The same with two workers on each GPU: a gang has one of them."""
+
+    def gpu_of(self, worker: str) -> str:
+        return f"GPU-{int(worker[1:]) // 2}"
+
+    def launched(self, order: RunStage) -> None:
+        members = (order.worker, *order.lenders)
+        assert len(members) == len(set(map(self.gpu_of, members)))
+        super().launched(order)
+
+    def teardown(self) -> None:
+        if hasattr(self, "dispatcher"):
+            for _ in range(MOST):
+                self.join()
+        super().teardown()
+
+
+GangsOfGpusMachine.TestCase.settings = DispatcherMachine.TestCase.settings
+TestDispatcherOfGangsOfGpus = GangsOfGpusMachine.TestCase

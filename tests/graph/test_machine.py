@@ -396,10 +396,14 @@ class DispatcherMachine(RuleBasedStateMachine):
         name = f"w{self.joined}"
         self.joined += 1
         self.workers[name] = Worker(name, self.store)
-        self.tell(WorkerJoined(worker=name, kind=self.kind_of(name)))
+        self.tell(WorkerJoined(worker=name, kind=self.kind_of(name), gpu=self.gpu_of(name)))
 
     def kind_of(self, worker: str) -> str:
         """Return the class of a worker."""
+        return ""
+
+    def gpu_of(self, worker: str) -> str:
+        """Return the GPU of a worker."""
         return ""
 
     @precondition(lambda self: self.workers)
