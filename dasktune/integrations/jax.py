@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,11 +42,7 @@ class JaxTrainer(Trainer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the leaves of each tree, in JAX's order."""
-        jax = framework("jax", extra="jax")
-        return {
-            name: [_stored(leaf, jax) for leaf in jax.tree.leaves(self._tree(name))]
-            for name in self.state_names
-        }
+        return {name: _leaves(self._tree(name)) for name in self.state_names}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put the leaves into the trees that `build` has made.
@@ -56,19 +52,8 @@ class JaxTrainer(Trainer):
         StateError
             If a tree has other leaves than those of the state.
         """
-        jax = framework("jax", extra="jax")
         for name in self.state_names:
-            own, structure = jax.tree.flatten(self._tree(name))
-            saved = state.get(name, ())
-            if len(saved) != len(own):
-                raise StateError(
-                    f"state[{name!r}]", f"build() must make {len(saved)} leaves, got {len(own)}"
-                )
-            leaves = [
-                _loaded(leaf, like, f"state[{name!r}][{index}]", jax)
-                for index, (leaf, like) in enumerate(zip(saved, own, strict=True))
-            ]
-            setattr(self, name, jax.tree.unflatten(structure, leaves))
+            setattr(self, name, _filled(self._tree(name), state.get(name, ()), name))
 
     def _tree(self, name: str) -> Any:
         if not hasattr(self, name):
@@ -77,6 +62,63 @@ class JaxTrainer(Trainer):
                 f"it; it names {', '.join(self.state_names)}"
             )
         return getattr(self, name)
+
+
+class Trees:
+    """Trees of arrays as attributes, which `Run.track` saves in a training function.
+
+    Parameters
+    ----------
+    trees
+        The trees by name, as a trainer's `build` would make them.
+
+    Examples
+    --------
+    Before and in the loop of a training function::
+
+        now = run.track(dt.integrations.jax.Trees(params=params, opt_state=opt_state))
+        for _ in run.steps():
+            now.params, now.opt_state = update(now.params, now.opt_state)
+    """
+
+    def __init__(self, **trees: Any) -> None:
+        vars(self).update(trees)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the leaves of each tree, in JAX's order."""
+        return {name: _leaves(tree) for name, tree in vars(self).items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put the leaves into the trees.
+
+        Raises
+        ------
+        StateError
+            If a tree has other leaves than those of the state.
+        """
+        for name, tree in vars(self).items():
+            setattr(self, name, _filled(tree, state.get(name, ()), name))
+
+
+def _leaves(tree: Any) -> list[Any]:
+    """Return the leaves of a tree in a form that a state can hold."""
+    jax = framework("jax", extra="jax")
+    return [_stored(leaf, jax) for leaf in jax.tree.leaves(tree)]
+
+
+def _filled(tree: Any, saved: Sequence[Any], name: str) -> Any:
+    """Return a tree of the same structure with saved leaves."""
+    jax = framework("jax", extra="jax")
+    own, structure = jax.tree.flatten(tree)
+    if len(saved) != len(own):
+        raise StateError(
+            f"state[{name!r}]", f"build() must make {len(saved)} leaves, got {len(own)}"
+        )
+    leaves = [
+        _loaded(leaf, like, f"state[{name!r}][{index}]", jax)
+        for index, (leaf, like) in enumerate(zip(saved, own, strict=True))
+    ]
+    return jax.tree.unflatten(structure, leaves)
 
 
 def _stored(leaf: Any, jax: Any) -> Any:

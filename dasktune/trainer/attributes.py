@@ -282,10 +282,16 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def members(value: object) -> list[tuple[str, Any]]:
     """Return names and values of an object's attributes, also those in slots."""
-    slots = [getattr(base, "__slots__", ()) for base in type(value).__mro__]
-    names = [name for group in slots for name in ([group] if isinstance(group, str) else group)]
-    by_name = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    names = [name for name in slots(type(value)) if hasattr(value, name)]
+    by_name = {name: getattr(value, name) for name in names}
     return [*(by_name | getattr(value, "__dict__", {})).items()]
+
+
+def slots(kind: type) -> list[str]:
+    """Return the names of the attributes in slots of a class, also those of its bases."""
+    groups = [getattr(base, "__slots__", ()) for base in kind.__mro__]
+    names = [name for group in groups for name in ([group] if isinstance(group, str) else group)]
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def _can_be_opened(value: object) -> bool:

@@ -10,6 +10,8 @@ from itertools import count
 from types import FrameType
 from typing import Any, ClassVar, NoReturn, SupportsFloat
 
+import numpy as np
+
 from dasktune.errors import StateError, TrainerError, UnknownValueError, refuse
 from dasktune.space.domains import Choice, Float, Int
 from dasktune.trainer import attributes
@@ -171,8 +173,10 @@ class Run(Mapping[str, Value]):
 
     # -------------------------------------------------------------------- what is saved
 
-    def track(self, *objects: Any, **named: Any) -> None:
+    def track(self, *objects: Any, **named: Any) -> Any:
         """Save and restore objects with a state: modules, optimizers, schedulers, loaders.
+
+        A single object is returned as it is, several as a tuple.
 
         When the value of a hyper-parameter changes that is an option of a tracked optimizer
         (such as ``lr``), or the ``batch_size`` of a tracked loader, the new value is set there,
@@ -207,6 +211,7 @@ class Run(Mapping[str, Value]):
             if any(item is known for known in self.tracked.values()):
                 continue
             self.tracked[_free(name, self.tracked)] = item
+        return objects[0] if len(objects) == 1 else objects
 
     def keep_fixed(self, *objects: Any) -> None:
         """Name objects whose state never changes, such as a frozen teacher.
@@ -302,7 +307,7 @@ class Run(Mapping[str, Value]):
         values
             None is taken: each number has a name.
         metrics
-            Python, NumPy or torch scalars by name, such as ``loss=0.1``.
+            Python, NumPy, torch or JAX scalars by name, such as ``loss=0.1``.
         """
         self._refuse_over("run.report")
         if not self._is_looping:
@@ -317,11 +322,7 @@ class Run(Mapping[str, Value]):
             if shape or not isinstance(value, SupportsFloat):
                 got = f"an array of shape {shape}" if shape else f"{value!r}"
                 raise TrainerError(f"run.report: metric {name!r} must be a number, got {got}")
-        self.metrics |= {
-            # A copy: the step may go on, and change a tensor.
-            name: value.detach().clone() if isinstance(value, torch.Tensor) else value
-            for name, value in metrics.items()
-        }
+        self.metrics |= {name: _held(value) for name, value in metrics.items()}
 
     # -------------------------------------------------------------- for the trainer only
 
@@ -524,6 +525,13 @@ def _free(name: str, taken: Mapping[str, Any]) -> str:
     if name not in taken:
         return name
     return next(other for i in count(len(taken)) if (other := f"{name}_{i}") not in taken)
+
+
+def _held(value: Any) -> Any:
+    """Return a number in a form that a state can hold, and that the rest of a step leaves alone."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    return value if isinstance(value, (int, float, np.number, np.bool_)) else float(value)
 
 
 def _names_in(frame: FrameType, objects: tuple[Any, ...]) -> list[str]:

@@ -548,6 +548,17 @@ def test_objects_of_one_name_are_all_tracked():
     assert run_alone(function, {"lr": 0.1}, 1).metrics[1] == {"loss": 3.0}
 
 
+def test_track_returns_the_objects_that_it_was_given():
+    def function(run):
+        first, second = nn.Linear(1, 1), nn.Linear(1, 1)
+        both = run.track(first, second)
+        same = both == (first, second) and run.track(first) is first
+        for _ in run.steps():
+            run.report(loss=float(same))
+
+    assert run_alone(function, {"lr": 0.1}, 1).metrics[1] == {"loss": 1.0}
+
+
 def test_a_loader_of_the_run_is_iterated_over():
     def function(run):
         loader = run.loader(torch.arange(5), batch_size=2, shuffle=False)

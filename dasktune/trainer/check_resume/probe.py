@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from dasktune.trainer import attributes
 from dasktune.trainer.check_resume.differences import (
     as_array,
     leaf_digest,
@@ -222,7 +223,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         # knows which of its attributes are only caches.
         yield from _parts_of_state(value, path)
     else:
-        names = [*getattr(value, "__dict__", ()), *_slots(type(value))]
+        names = [*getattr(value, "__dict__", ()), *attributes.slots(type(value))]
         for name in names:
             yield f"{path}.{name}", getattr(value, name, None)
 
@@ -254,12 +255,6 @@ def _parts_of_state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}{'.' if name else ''}{name}.training", part.training
         for name, parameter in value.named_parameters():
             yield f"{path}[{name!r}].grad", parameter.grad
-
-
-def _slots(kind: type) -> list[str]:
-    slots = [getattr(base, "__slots__", ()) for base in kind.__mro__]
-    names = [name for group in slots for name in ([group] if isinstance(group, str) else group)]
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def _class_attributes(trainer_class: type) -> dict[str, Any]:
