@@ -25,7 +25,16 @@ from dasktune.algos.base import Tuner
 from dasktune.algos.random import Random
 from dasktune.engine.trials import Trial
 from dasktune.errors import ConfigurationError, TrainerError, refuse, unknown
-from dasktune.integrations.sklearn import _load_attributes, _stored
+from dasktune.integrations.estimators import (
+    Way,
+    classes_of,
+    counted,
+    load_state,
+    prepared,
+    state_of,
+    train_once,
+    way_of,
+)
 from dasktune.space import Space
 from dasktune.study.create import create_study
 from dasktune.study.study import Study
@@ -41,8 +50,8 @@ _SHARED = ("client", "storage", "tuner")
 class FoldsTrainer(Trainer):
     """A trainer of one estimator per fold; its metric is the mean of their scores.
 
-    `DasktuneSearchCV` makes a subclass for its data. A step is one call of ``partial_fit`` with
-    all training rows of a fold. Where `is_whole`, the only step is a call of ``fit``.
+    `DasktuneSearchCV` makes a subclass for its data. A step trains each estimator on all training
+    rows of its fold.
 
     Attributes
     ----------
@@ -50,17 +59,22 @@ class FoldsTrainer(Trainer):
         The estimator, which is not fitted, and the function of estimator, rows and targets.
     arrays, folds
         Rows and targets, and pairs of row numbers for training and for the score.
-    is_whole
-        Whether the only step is ``fit``. The state then holds the scores alone.
+    way, iterations
+        How a step trains, and the estimators or iterations that one with ``warm_start`` adds.
+        Where the only step is ``fit``, the state holds the scores alone.
     digest
         Digest of all of these.
     """
+
+    # All of the estimators is in the state, where it is compared.
+    harmless_differences = ("trainer.models",)
 
     template: ClassVar[Any]
     scorer: ClassVar[Any]
     arrays: ClassVar[tuple[Any, Any]]
     folds: ClassVar[tuple[tuple[Any, Any], ...]]
-    is_whole: ClassVar[bool]
+    way: ClassVar[Way]
+    iterations: ClassVar[int]
     digest: ClassVar[str]
 
     @classmethod
@@ -71,7 +85,7 @@ class FoldsTrainer(Trainer):
     def build(self, hp: Mapping[str, Value]) -> None:
         """Make an estimator for each fold."""
         seeds = range(self.seed, self.seed + len(self.folds))
-        self.models = [prepared(self.template, seed, is_whole=self.is_whole) for seed in seeds]
+        self.models = [prepared(self.template, seed, self.way) for seed in seeds]
         self.classes = classes_of(self.template, self.arrays[1])
         self.scores: list[float] = []
 
@@ -83,7 +97,8 @@ class FoldsTrainer(Trainer):
     def train(self) -> None:
         """Train the estimator of each fold on all its training rows."""
         for model, (rows, _) in zip(self.models, self.folds, strict=True):
-            train_once(model, *self._rows(model, rows), self.classes, is_whole=self.is_whole)
+            given = self._rows(model, rows)
+            train_once(model, given, self.classes, self.way, self.iterations)
         self.scores = [
             float(self.scorer(model, *self._rows(model, rows, trained)))
             for model, (trained, rows) in zip(self.models, self.folds, strict=True)
@@ -96,23 +111,17 @@ class FoldsTrainer(Trainer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scores, and the attributes of the estimators of all folds."""
-        if self.is_whole:
-            return {"scores": list(self.scores)}
-        arrays: dict[int, tuple[int, Any]] = {}
-        models = [_stored(model, f"models[{i}]", arrays) for i, model in enumerate(self.models)]
-        values = [array for _, array in arrays.values()]
-        return {"scores": list(self.scores), "models": models, "arrays": values}
+        learnt = {} if self.way == "fit" else state_of(self.models)
+        return {"scores": list(self.scores), **learnt}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; only a fit makes the objects that an estimator holds."""
+        """Go on from a state; only a fit makes the compiled objects that an estimator holds."""
         self.scores = list(state["scores"])
-        if self.is_whole:
+        if self.way == "fit":
             return
-        arrays = list(state["arrays"])
-        for fold, (model, (rows, _)) in enumerate(zip(self.models, self.folds, strict=True)):
-            train_once(model, *self._rows(model, rows), self.classes, is_whole=False)
-            saved = state["models"][fold]["object"]
-            _load_attributes(model, saved, arrays, f"models[{fold}]")
+        for model, (rows, _) in zip(self.models, self.folds, strict=True):
+            train_once(model, self._rows(model, rows), self.classes, self.way, iterations=1)
+        load_state(self.models, state)
 
     def _rows(self, model: Any, rows: Any, trained: Any = None) -> tuple[Any, ...]:
         x, y = _safe_split(model, *self.arrays, rows, trained)
@@ -122,9 +131,10 @@ class FoldsTrainer(Trainer):
 class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """A cross-validated search over a space, with the interface of ``RandomizedSearchCV``.
 
-    With `max_steps` above 1 the estimator must have ``partial_fit``. A step is one call of it
-    with all training rows, ASHA promotes the best configurations, and one state holds the
-    estimators of all folds. With `max_steps` of 1 each configuration is trained whole by ``fit``.
+    With `max_steps` above 1 the estimator must have ``partial_fit`` or ``warm_start``. A step is
+    one call of ``partial_fit`` with all training rows, or one of ``fit`` that adds estimators or
+    iterations. ASHA promotes the best configurations, and one state holds the estimators of all
+    folds. With `max_steps` of 1 each configuration is trained whole by ``fit``.
 
     Parameters
     ----------
@@ -137,6 +147,8 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         As for ``GridSearchCV``, with one metric.
     max_steps
         Most steps of a configuration.
+    iterations_per_step
+        Estimators or iterations that a step with ``warm_start`` adds.
     trials
         Number of configurations.
     tuner
@@ -185,6 +197,7 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         cv: Any = None,
         scoring: Any = None,
         max_steps: int = 1,
+        iterations_per_step: int = 1,
         trials: int = 10,
         tuner: Tuner | None = None,
         refit: bool = True,
@@ -198,6 +211,7 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self.cv = cv
         self.scoring = scoring
         self.max_steps = max_steps
+        self.iterations_per_step = iterations_per_step
         self.trials = trials
         self.tuner = tuner
         self.refit = refit
@@ -237,10 +251,11 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         ConfigurationError
             If an argument is wrong: before anything is trained.
         TrainerError
-            If all configurations failed.
+            If no configuration has a finite score. If the estimator refuses the data, its own
+            error is raised.
         """
         space = self.space if isinstance(self.space, Space) else Space(**self.space)
-        refuse(self._problems(space))
+        refuse(self._problems(space, y))
         self.scorer_ = self._scorer()
         X, y, groups = indexable(X, y, groups)  # noqa: N806
         splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
@@ -256,24 +271,30 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             client = self.client or _current_client()
             study.optimize(tuner, client=client, check=self.check, progress=False, last_line=False)
             trials = study.trials
-        self._take(trials)
+        self._take(trials, trainer, seed)
         if self.refit:
             self._refit(trials[self.best_index_], trainer, seed)
         return self
 
     # --------------------------------------------------------------------- before the study
 
-    def _problems(self, space: Space) -> Iterator[str]:
+    def _problems(self, space: Space, y: Any) -> Iterator[str]:
         name = type(self.estimator).__name__
+        if y is None and get_tags(self.estimator).target_tags.required:
+            yield f"{name} requires y to be passed, but the target y is None"
         known = self.estimator.get_params()
         for parameter, _ in space.dimensions:
             if parameter not in known:
                 yield unknown(f"parameter of {name}", parameter, known)
-        if self.max_steps > 1 and not hasattr(self.estimator, "partial_fit"):
+        if type(size := self.iterations_per_step) is not int or size < 1:
+            yield f"iterations_per_step must be an int >= 1, got {size!r}"
+        if self.max_steps > 1 and way_of(self.estimator) == "fit":
             yield (
-                f"max_steps must be 1 for an estimator without partial_fit, which is trained "
-                f"whole, got {self.max_steps} for {name}"
+                f"max_steps must be 1 for an estimator without partial_fit and warm_start, which "
+                f"is trained whole, got {self.max_steps} for {name}"
             )
+        if self.max_steps > 1 and way_of(self.estimator) == "warm_start":
+            yield from counted(self.estimator, (parameter for parameter, _ in space.dimensions))
         if self.tuner is None:
             return
         if (steps := self.tuner.max_steps) != self.max_steps:
@@ -289,9 +310,10 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return check_scoring(self.estimator, scoring=self.scoring)
 
     def _trainer(self, x: Any, y: Any, folds: tuple[Any, ...]) -> type[FoldsTrainer]:
-        is_whole = self.max_steps == 1
-        if not is_whole:
+        way: Way = "fit" if self.max_steps == 1 else way_of(self.estimator)
+        if way != "fit":
             y = _texts(y)
+        iterations = self.iterations_per_step if way == "warm_start" else 1
         # A local function cannot be hashed; its code counts by `depends_on`.
         scorer = self.scorer_
         if inspect.isfunction(scorer):
@@ -305,8 +327,11 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
                 "scorer": staticmethod(self.scorer_),
                 "arrays": (x, y),
                 "folds": folds,
-                "is_whole": is_whole,
-                "digest": joblib.hash((clone(self.estimator), scorer, x, y, folds, is_whole)),
+                "way": way,
+                "iterations": iterations,
+                "digest": joblib.hash(
+                    (clone(self.estimator), scorer, x, y, folds, way, iterations)
+                ),
             },
         )
 
@@ -338,7 +363,7 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     # ---------------------------------------------------------------------- after the study
 
-    def _take(self, trials: list[Trial]) -> None:
+    def _take(self, trials: list[Trial], trainer: type[FoldsTrainer], seed: int) -> None:
         """Make the table of the trials, and choose the best: of equal scores the first."""
         rows = [trial.metrics.get(trial.steps, {}) for trial in trials]
         keys = [f"split{fold}_test_score" for fold in range(self.n_splits_)]
@@ -348,8 +373,10 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         names = sorted({name for given in params for name in given})
         columns = {f"param_{name}": _column(params, name) for name in names}
         if not np.isfinite(means).any():
-            errors = [trial.error for trial in trials if trial.error]
-            reason = errors[0] if errors else "every score is NaN or infinite"
+            failed = [trial for trial in trials if trial.error]
+            if failed:
+                _train_here(trainer, failed[0], seed)
+            reason = failed[0].error if failed else "every score is NaN or infinite"
             raise TrainerError(f"no configuration has a finite score; the first: {reason}")
         ranked = np.where(np.isfinite(means), means, -np.inf)
         self.cv_results_ = {
@@ -367,12 +394,12 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _refit(self, trial: Trial, trainer: type[FoldsTrainer], seed: int) -> None:
         """Train the best configuration on all rows, with the values of each of its steps."""
-        model = prepared(self.estimator, seed, is_whole=trainer.is_whole)
+        model = prepared(self.estimator, seed, trainer.way)
         x, y = trainer.arrays
         rows = (x,) if y is None else (x, y)
         for step in range(trial.steps):
             model.set_params(**{name: at(step) for name, at in trial.sequences.items()})
-            train_once(model, *rows, classes_of(model, y), is_whole=trainer.is_whole)
+            train_once(model, rows, classes_of(model, y), trainer.way, trainer.iterations)
         self.best_estimator_ = model
         if hasattr(x, "columns") and hasattr(model, "feature_names_in_"):
             self.feature_names_in_ = model.feature_names_in_
@@ -423,34 +450,14 @@ for _name in (
     setattr(DasktuneSearchCV, _name, _delegated(_name))
 
 
-def prepared(template: Any, seed: int, *, is_whole: bool) -> Any:
-    """Return an unfitted clone whose every unset ``random_state`` follows from a seed.
-
-    A generator in place of the number makes each step of ``partial_fit`` draw anew.
-    """
-    model = clone(template)
-    for name, value in sorted(model.get_params().items()):
-        if value is None and name.rpartition("__")[2] == "random_state":
-            number = seed % 2**32
-            drawn = number if is_whole else np.random.RandomState(number)
-            model.set_params(**{name: drawn})
-    return model
-
-
-def classes_of(model: Any, y: Any) -> Any:
-    """Return the classes of all targets for a classifier; None for others."""
-    return np.unique(y) if y is not None and is_classifier(model) else None
-
-
-def train_once(model: Any, *given: Any, is_whole: bool) -> None:
-    """Train an estimator one step, given rows, targets if any, and classes or None."""
-    *rows, classes = given
-    if is_whole:
-        model.fit(*rows)
-    elif classes is None:
-        model.partial_fit(*rows)
-    else:
-        model.partial_fit(*rows, classes=classes)
+def _train_here(trainer: type[FoldsTrainer], trial: Trial, seed: int) -> None:
+    """Train the first step of a failed trial, so that the estimator raises its own error."""
+    own = trainer()
+    own.seed = seed
+    values = {name: at(0) for name, at in trial.sequences.items()}
+    own.build(values)
+    own.setup(values)
+    own.train()
 
 
 def _texts(y: Any) -> Any:

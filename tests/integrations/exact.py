@@ -63,6 +63,6 @@ def assert_merges(study: Any, tuner: Any, steps: tuple[int, int]) -> None:
     summary = study.summary()
     assert (summary["steps_requested"], summary["steps_executed"]) == steps
     for trial in study.trials:
-        assert trial.state.name == "COMPLETE", trial.error
+        assert trial.state.name in {"COMPLETE", "PRUNED"}, trial.error
         assert trial.metrics == run_alone(study.trainer, trial.sequences, trial.steps).metrics
     study.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,14 @@ SLOWER = Piecewise([0.1, 0.01], boundaries=[2])
 def search(estimator: str, space: Any, **options: Any) -> Any:
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.linear_model import SGDClassifier
+    from sklearn.neighbors import KNeighborsClassifier
 
     from dasktune.integrations.search import DasktuneSearchCV
 
     made = {
         "sgd": SGDClassifier(learning_rate="constant", eta0=0.1),
         "forest": RandomForestClassifier(n_estimators=3),
+        "neighbors": KNeighborsClassifier(),
     }[estimator]
     return DasktuneSearchCV(made, space, **{"cv": 3, "check": False, **options})
 
@@ -54,7 +58,7 @@ def test_a_whole_search_scores_as_cross_validation_does(two_threads: Client) -> 
 
 
 def test_a_search_in_steps_equals_lone_partial_fits(two_threads: Client) -> None:
-    from dasktune.integrations.search import prepared
+    from dasktune.integrations.estimators import prepared
 
     space = {"alpha": dt.Float(1e-5, 1, log=True), "eta0": [0.1, SLOWER]}
     made = search("sgd", space, max_steps=8, trials=9, client=two_threads).fit(X, Y)
@@ -64,12 +68,73 @@ def test_a_search_in_steps_equals_lone_partial_fits(two_threads: Client) -> None
 
     for row, params in enumerate(results["params"]):
         for fold, (trained, rest) in enumerate(StratifiedKFold(3).split(X, Y)):
-            model = prepared(made.estimator, fold, is_whole=False)
+            model = prepared(made.estimator, fold, "partial_fit")
             for step in range(results["n_steps"][row]):
                 at = {k: v(step) if callable(v) else v for k, v in params.items()}
                 model.set_params(**at)
                 model.partial_fit(X[trained], Y[trained], classes=["down", "up"])
             assert results[f"split{fold}_test_score"][row] == model.score(X[rest], Y[rest])
+
+
+def test_a_search_in_warm_starts_equals_lone_fits(two_threads: Client) -> None:
+    from sklearn.base import clone
+    from sklearn.ensemble import GradientBoostingClassifier
+    from sklearn.model_selection import cross_val_score
+
+    from dasktune.integrations.search import DasktuneSearchCV
+
+    made = DasktuneSearchCV(
+        GradientBoostingClassifier(random_state=1, subsample=0.5),
+        {"max_depth": [1, 2, 3], "min_samples_leaf": [1, 5]},
+        cv=3,
+        max_steps=8,
+        iterations_per_step=2,
+        trials=6,
+        client=two_threads,
+    ).fit(X, Y)
+    results = made.cv_results_
+    assert len(set(results["n_steps"])) > 1
+    for row, params in enumerate(results["params"]):
+        size = int(results["n_steps"][row]) * 2
+        whole = clone(made.estimator).set_params(**params, n_estimators=size)
+        own = [results[f"split{fold}_test_score"][row] for fold in range(made.n_splits_)]
+        np.testing.assert_array_equal(own, cross_val_score(whole, X, Y, cv=3))
+    size = int(results["n_steps"][made.best_index_]) * 2
+    again = clone(made.estimator).set_params(**made.best_params_, n_estimators=size).fit(X, Y)
+    np.testing.assert_array_equal(made.predict_proba(X), again.predict_proba(X))
+
+
+NOT_RUN = {"check_array_api_input"}
+"""Checks that need SCIPY_ARRAY_API=1 before SciPy is imported."""
+
+
+def checked() -> Iterator[Any]:
+    """Return the checks of scikit-learn, each with its search: one whole, one in steps."""
+    if find_spec("sklearn") is None:
+        return
+    from sklearn.linear_model import Ridge, SGDClassifier
+    from sklearn.utils.estimator_checks import estimator_checks_generator
+
+    from dasktune.integrations.search import DasktuneSearchCV
+
+    options: Any = {"cv": 2, "trials": 2, "check": False}
+    for search in (
+        DasktuneSearchCV(Ridge(), {"alpha": [0.1, 1.0]}, **options),
+        DasktuneSearchCV(SGDClassifier(), {"alpha": [1e-4, 0.1]}, max_steps=2, **options),
+    ):
+        name = type(search.estimator).__name__
+        for number, (estimator, check) in enumerate(estimator_checks_generator(search)):
+            kind = check.func.__name__
+            if kind not in NOT_RUN:
+                yield pytest.param(estimator, check, id=f"{name}-{number}-{kind}")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("estimator", "check"), [*checked()])
+def test_the_search_passes_a_check_of_scikit_learn(
+    estimator: Any, check: Any, two_threads: Client
+) -> None:
+    check(estimator)
 
 
 def test_other_data_in_one_storage_are_another_study(two_threads: Client, tmp_path: Path) -> None:
@@ -92,7 +157,12 @@ def test_a_clone_shares_the_client_and_copies_the_rest(two_threads: Client) -> N
 @pytest.mark.parametrize(
     ("estimator", "space", "options", "message"),
     [
-        ("forest", {"max_depth": [1]}, {"max_steps": 4}, "without partial_fit, which is trained"),
+        (
+            "neighbors",
+            {"n_neighbors": [1]},
+            {"max_steps": 4},
+            "without partial_fit and warm_start, which",
+        ),
         ("sgd", {"lr": [1.0]}, {}, "unknown parameter of SGDClassifier 'lr'; known: alpha"),
         ("sgd", {"alpha": [1.0]}, {"scoring": ["accuracy"]}, "scoring must be one metric"),
     ],
