@@ -1,0 +1,28 @@
+"""A network on the digits, trained by a loop with Accelerate."""
+
+import torch
+from accelerate import Accelerator
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def main():
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.as_tensor(x / 16, dtype=torch.float32), torch.as_tensor(y)
+    loader = DataLoader(TensorDataset(x[300:], y[300:]), 64, shuffle=True)
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    accelerator = Accelerator()
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for epoch in range(6):
+        for inputs, labels in loader:
+            optimizer.zero_grad()
+            accelerator.backward(nn.functional.cross_entropy(model(inputs), labels))
+            optimizer.step()
+        accuracy = (model(x[:300]).argmax(1) == y[:300]).float().mean()
+        print(epoch, accuracy.item())
+
+
+if __name__ == "__main__":
+    main()
