@@ -17,7 +17,13 @@ All are picklable with their attributes, because they travel between processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from inspect import Parameter, Signature
+from typing import Final
+
+_BY_PLACE: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_VARIABLE: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_NONE: Final = Parameter.empty
 
 
 class DasktuneError(Exception):
@@ -147,6 +153,50 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     "unknown metric 'acc'; known: accuracy, loss"
     """
     return f"unknown {kind} {name!r}; known: {', '.join(sorted(known)) or '(none)'}"
+
+
+def call_problems(
+    name: str, signature: Signature, args: Sequence[object], options: Iterable[str]
+) -> list[str]:
+    """Return the problems of a call: unknown and missing arguments, too many by position.
+
+    Parameters
+    ----------
+    name
+        The function or class that is called.
+    signature
+        Its signature.
+    args, options
+        The arguments by position, and the names of the others.
+
+    Examples
+    --------
+    >>> from inspect import signature
+    >>> call_problems("Grid", signature(lambda space, *, max_steps, seed=0: ...), ["x"], ["sed"])
+    ["unknown option of Grid 'sed'; known: max_steps, seed, space", 'Grid must be given max_steps']
+    """
+    parameters = {known.name: known for known in signature.parameters.values()}
+    kinds = {parameter.kind for parameter in parameters.values()}
+    takes_any = Parameter.VAR_KEYWORD in kinds
+    known = [
+        key for key, each in parameters.items() if each.kind not in _VARIABLE and key != "self"
+    ]
+    problems = [
+        unknown(f"option of {name}", option, known)
+        for option in options
+        if option not in known and not takes_any
+    ]
+    by_place = [key for key, each in parameters.items() if each.kind in _BY_PLACE]
+    if len(args) > len(by_place) and Parameter.VAR_POSITIONAL not in kinds:
+        taken = ", ".join(key for key in by_place if key != "self") or "nothing"
+        others = ", ".join(key for key in known if key not in by_place)
+        problems.append(f"{name} takes only {taken} without a name; name the others: {others}")
+        return problems
+    given = {*by_place[: len(args)], *options}
+    missing = [key for key in known if key not in given and parameters[key].default is _NONE]
+    if missing:
+        problems.append(f"{name} must be given {' and '.join(missing)}")
+    return problems
 
 
 def shown(value: object) -> str:

@@ -85,6 +85,19 @@ class HyperParameters(dict[str, Value]):
         return self.current[name]
 
 
+class Config(dict[str, Any]):
+    """The config that a trainer gets: a dict that says which keys there are."""
+
+    __slots__ = ()
+
+    def __missing__(self, key: object) -> NoReturn:
+        names = ", ".join(map(str, sorted(self, key=str))) or "(none)"
+        raise UnknownValueError(
+            f"unknown config key {key!r}; the study has: {names}; "
+            "it is given as create_study(config={...})"
+        )
+
+
 def refuse_unknown_value(name: object, known: Mapping[str, object]) -> NoReturn:
     """Raise the error for a hyper-parameter that a trial does not have.
 

@@ -25,13 +25,14 @@ from __future__ import annotations
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar, Final, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
+from typing import ClassVar, Final
 
 from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.algos.forest.priority import Priority, PriorityQuestion
 from dasktune.algos.forest.ranks import ModelWeight
-from dasktune.errors import ConfigurationError, InternalError, refuse, unknown
+from dasktune.errors import ConfigurationError, InternalError, call_problems, refuse
 from dasktune.lazy import method_of
 from dasktune.sequences import Sequence
 from dasktune.space import Configuration, Space
@@ -120,18 +121,11 @@ class Tuner(ABC):
     timed: ClassVar[bool] = False
     """Whether it decides by time: its reports then have a `dasktune.types.Now`."""
 
-    def __new__(cls, *_: object, **options: object) -> Self:
-        """Make a tuner; refuse options that its constructor does not have."""
-        taken = inspect.signature(cls.__init__).parameters
-        if all(each.kind is not each.VAR_KEYWORD for each in taken.values()):
-            known = [name for name in taken if name != "self"]
-            refuse(
-                unknown(f"option of {cls.__name__}", name, known)
-                + f"; {name} is Optuna's: write {_OF_OPTUNA.get(name)}" * (name in _OF_OPTUNA)
-                for name in options
-                if name not in known
-            )
-        return super().__new__(cls)
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        """Have a constructor name its class, and every problem of its arguments."""
+        super().__init_subclass__(**kwargs)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _checking(cls.__init__)  # type: ignore[method-assign]
 
     def prepare(self, inputs: Inputs) -> None:
         """Receive the inputs that are known before the start.
@@ -309,6 +303,25 @@ class Tuner(ABC):
         that were registered up to the old number to the new one.
         """
         raise ConfigurationError(f"{type(self).__name__} cannot be given more trials")
+
+
+def _checking(constructor: Callable[..., None]) -> Callable[..., None]:
+    """Return a constructor that refuses a call that does not fit, in words."""
+    signature = inspect.signature(constructor)
+
+    @wraps(constructor)
+    def check(self: Tuner, *args: object, **options: object) -> None:
+        name = type(self).__name__
+        hints = [
+            f"{option} is Optuna's: write {_OF_OPTUNA[option]}"
+            for option in options
+            if option in _OF_OPTUNA and option not in signature.parameters
+        ]
+        problems = call_problems(name, signature, (self, *args), options)
+        refuse([*problems, *hints] if problems else ())
+        constructor(self, *args, **options)
+
+    return check
 
 
 def known_configurations(tuner: Tuner) -> tuple[Configuration, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from dasktune.algos.base import Tuner, check_horizon
 from dasktune.algos.state import set_state, state_to_json
-from dasktune.errors import ConfigurationError, InternalError
+from dasktune.errors import ConfigurationError, InternalError, refuse, shown
 from dasktune.sequences import Sequence, as_sequence
 from dasktune.sequences.values import whole
 from dasktune.space import Configuration
@@ -115,7 +115,15 @@ class SingleTrial(FixedTrials):
     """
 
     def __init__(self, hp: Mapping[str, object], max_steps: Step) -> None:
-        sequences = {name: as_sequence(value) for name, value in hp.items()}
+        if not isinstance(hp, Mapping) or not hp:
+            raise ConfigurationError(f"hp must be values by name, got {shown(hp)}")
+        sequences, problems = {}, []
+        for name, value in hp.items():
+            try:
+                sequences[name] = as_sequence(value)
+            except ConfigurationError as error:
+                problems += [f"{name}: {problem}" for problem in error.problems]
+        refuse(problems)
         params = {name: _shown(sequence) for name, sequence in sequences.items()}
         configuration = Configuration(params=params, sequences=sequences)
         super().__init__([configuration], whole("steps", max_steps, at_least=1))

@@ -10,6 +10,7 @@ from dasktune.errors import ConfigurationError
 from dasktune.sequences import Sequence
 from dasktune.sequences.values import whole
 from dasktune.space import Space
+from dasktune.space.space import space_problem
 from dasktune.types import Step, Value
 
 Filter = Callable[[Mapping[str, Value | Sequence]], bool]
@@ -48,6 +49,8 @@ class Grid(FixedTrials):
         max_steps = whole("max_steps", max_steps, at_least=1)
         if filter is not None and not callable(filter):
             raise ConfigurationError(f"filter must be a function, got {filter!r}")
+        if not isinstance(space, Space):
+            raise ConfigurationError(space_problem(space, "a Space"))
         kept = [
             (place, configuration)
             for place, configuration in enumerate(space.configurations())

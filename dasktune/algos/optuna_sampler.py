@@ -104,8 +104,9 @@ class OptunaSource(Source):
 
     def __init__(self, space: SpaceLike, sampler: object, seed: int) -> None:
         if not isinstance(sampler, BaseSampler):
+            made = f"; make one: {sampler.__name__}()" if isinstance(sampler, type) else ""
             raise ConfigurationError(
-                f"sampler must be a sampler of Optuna, or a Source, got {sampler!r}"
+                f"sampler must be a sampler of Optuna, or a Source, got {sampler!r}{made}"
             )
         self._space = space
         self._seed = seed

@@ -61,6 +61,20 @@ def same(first: Value, second: Value) -> bool:
     return type(first) is type(second) and first == second
 
 
+def reads_as_number(value: object) -> bool:
+    """Return whether a value is text in which a finite number is written.
+
+    Examples
+    --------
+    >>> reads_as_number("1e-3"), reads_as_number("adam"), reads_as_number(0.1)
+    (True, False, False)
+    """
+    try:
+        return isinstance(value, str) and math.isfinite(float(value))
+    except ValueError:
+        return False
+
+
 def number(name: str, value: object) -> int | float:
     """Return `value` as a finite int or float.
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from typing import Final
 
 from dasktune.engine.timeouts import SLURM_COMMAND_SECONDS
 from dasktune.errors import ClusterError
+
+NO_REASON: Final = "it does not say why"
 
 
 def call(*command: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +38,7 @@ def call(*command: str) -> subprocess.CompletedProcess[str]:
 def words(text: str) -> str:
     """Return the output of a command of SLURM on one line, without the command's name."""
     lines = [line.partition("error: ")[2] or line for line in text.splitlines() if line.strip()]
-    return "; ".join(lines) or "it does not say why"
+    return "; ".join(lines) or NO_REASON
 
 
 def job_states() -> dict[str, str]:
@@ -73,6 +76,7 @@ def kill_wait() -> float | None:
 def _squeue(what: str) -> dict[str, str]:
     done = call("squeue", "-h", "-u", str(os.getuid()), "-o", f"%i {what}")
     if done.returncode:
-        raise ClusterError(f"squeue: {words(done.stderr)}")
+        *_, reason = [line for line in done.stderr.splitlines() if line.strip()] or [NO_REASON]
+        raise ClusterError(f"squeue: {reason.removeprefix('squeue: ').removeprefix('error: ')}")
     rows = (line.partition(" ") for line in done.stdout.splitlines())
     return {job: value.strip() for job, _, value in rows}

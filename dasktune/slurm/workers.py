@@ -28,7 +28,7 @@ from distributed.security import Security
 from dasktune.cluster.local import LOCAL_SETTINGS
 from dasktune.engine.timeouts import BACKSTOP_SECONDS, KILL_MARGIN_SECONDS
 from dasktune.errors import ClusterError, refuse
-from dasktune.slurm.commands import call, kill_wait, words
+from dasktune.slurm.commands import call, job_states, kill_wait, words
 from dasktune.slurm.job_pool import JobPool
 from dasktune.slurm.leftover import Driver, cancel_leftover
 from dasktune.slurm.options import SlurmOptions, pools_of
@@ -201,7 +201,7 @@ def check_accepted(pools: Mapping[str, SlurmOptions], shared: Path) -> dict[str,
     Raises
     ------
     ClusterError
-        If it refuses all pools, with SLURM's messages.
+        If SLURM does not answer, or it refuses all pools, with SLURM's messages.
     """
     refusals = {}
     for name, options in pools.items():
@@ -209,6 +209,12 @@ def check_accepted(pools: Mapping[str, SlurmOptions], shared: Path) -> dict[str,
             refusals[name] = refusal
     texts = [f"{name}: {text}" if name else text for name, text in refusals.items()]
     if len(refusals) == len(pools):
+        try:
+            job_states()
+        except ClusterError as error:
+            raise ClusterError(
+                f"SLURM does not answer: {error}; run this where jobs are submitted"
+            ) from None
         raise ClusterError(f"SLURM refuses such jobs: {'; '.join(texts)}")
     for text in texts:
         logger.warning("SLURM refuses the jobs of a pool, and is asked again: %s", text)

@@ -19,7 +19,7 @@ from dasktune.errors import ConfigurationError, name_problems, refuse
 from dasktune.sequences import Sequence, as_sequence
 from dasktune.space.domains import Choice, Chooser, Domain, Drawing, Float, Int
 from dasktune.space.drawing import PointChooser, RecordingChooser
-from dasktune.space.space import Configuration, Space
+from dasktune.space.space import Configuration, Space, space_problem
 from dasktune.types import Value
 
 _PROBES: Final = 8
@@ -187,7 +187,7 @@ class DefinedByRun:
 
     def __init__(self, function: Definition) -> None:
         if not callable(function) or isinstance(function, type):
-            raise ConfigurationError(f"space must be a Space or a function, got {function!r}")
+            raise ConfigurationError(space_problem(function, "a Space or a function"))
         self._function = function
         self._name = getattr(function, "__qualname__", type(function).__qualname__)
         self._file, self._where = _place(function, self._name)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, Sequence, as_sequence
 from dasktune.sequences.values import Arguments, plain
 from dasktune.types import Value
+
+RANGE: Final = "dasktune.Float(low, high) or dasktune.Int(low, high)"
+"""How a range is written, for errors."""
 
 MOST_POINTS: Final = 2**62
 """Most points of a domain; one random 64-bit number can select from so many."""
@@ -472,10 +475,7 @@ def total_size(domains: Iterable[Domain]) -> int | None:
 def listed(value: object) -> list[object]:
     """Return the items of a list of choices, and any other value as the only choice."""
     if isinstance(value, Mapping | Set | bytes):
-        raise ConfigurationError(
-            f"choices must be a list, got {value!r}; a range is dasktune.Float(low, high) or "
-            "dasktune.Int(low, high)"
-        )
+        raise ConfigurationError(f"choices must be a list, got {value!r}; a range is {RANGE}")
     if isinstance(value, Iterable) and not isinstance(value, str) and _is_long(value):
         return list(value)
     return [value]
@@ -486,7 +486,22 @@ def _is_long(value: object) -> bool:
     return getattr(value, "shape", None) != ()
 
 
+def of_optuna(value: Any) -> object:
+    """Return the domain of one of Optuna's distributions; anything else as it is."""
+    if not type(value).__module__.startswith("optuna.distributions"):
+        return value
+    match type(value).__name__:
+        case "FloatDistribution":
+            return Float(value.low, value.high, log=value.log, step=value.step)
+        case "IntDistribution":
+            return Int(value.low, value.high, log=value.log, step=value.step)
+        case "CategoricalDistribution":
+            return Choice(value.choices)
+    return value
+
+
 def _argument(value: object, *, is_list: bool) -> Domain:
+    value = of_optuna(value)
     if isinstance(value, Domain):
         return value
     choices = listed(value)
@@ -496,11 +511,17 @@ def _argument(value: object, *, is_list: bool) -> Domain:
 
 
 def _option(option: object) -> object:
+    option = of_optuna(option)
     if isinstance(option, Domain):
         return option
     if isinstance(option, list | tuple):
         return tuple(plain(item) for item in option)
-    sequence = as_sequence(option)
+    try:
+        sequence = as_sequence(option)
+    except ConfigurationError as error:
+        if isinstance(option, int | float | str):  # NaN, infinite, surrogates
+            raise
+        raise ConfigurationError(f"{error}; a range is {RANGE}") from None
     return sequence.value if isinstance(sequence, Constant) else sequence
 
 

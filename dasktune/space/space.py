@@ -7,23 +7,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from dasktune.errors import ConfigurationError, name_problems, refuse
+from dasktune.errors import ConfigurationError, name_problems, refuse, shown
 from dasktune.lazy import method_of
 from dasktune.needs import GivenNeeds, Needs, needs_problems
 from dasktune.sequences import Constant, Sequence, as_sequence
+from dasktune.sequences.values import reads_as_number
 from dasktune.space.domains import (
     Choice,
     Chooser,
     Domain,
     Drawing,
-    Float,
-    Int,
     arguments_text,
     listed,
+    of_optuna,
     total_size,
 )
 from dasktune.space.drawing import PointChooser, RecordingChooser
@@ -160,7 +160,8 @@ class Space:
     ----------
     given, named
         By name: a plain value or a sequence (a fixed hyper-parameter), a list of options, or a
-        domain: `Float`, `Int`, `Choice`, `Family`.
+        domain: `Float`, `Int`, `Choice`, `Family`. Text that reads as a number is refused, except
+        in a `Choice`.
 
     Attributes
     ----------
@@ -290,6 +291,13 @@ class Space:
         return {"dimensions": [[name, domain.to_json()] for name, domain in self.dimensions]}
 
 
+def space_problem(given: object, wanted: str) -> str:
+    """Return the problem of an argument that is no space, with the line to write."""
+    text = shown(given)
+    line = text if isinstance(given, Mapping) else "lr=dasktune.Float(low, high), ..."
+    return f"space must be {wanted}, got {text}; write dasktune.Space({line})"
+
+
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
     """Put the name of a hyper-parameter before each problem of its values."""
@@ -343,9 +351,11 @@ def _dimension(name: object, value: object) -> Domain:
             f"a tuple of two numbers may be a range or two choices, got {value!r}; write "
             f"dasktune.Float{value!r} or [{value[0]!r}, {value[1]!r}]"
         )
-    value = _of_optuna(value)
+    value = of_optuna(value)
     domain = value if isinstance(value, Domain) else Choice(listed(value))
     options = domain.options if isinstance(domain, Choice) else ()
+    if domain is not value:
+        refuse(_texts_of_numbers(options))
     refuse(
         f"an option must be a plain value, a sequence or a domain, got {list(option)!r}"
         for option in options
@@ -358,18 +368,15 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _of_optuna(value: Any) -> object:
-    """Return the domain of one of Optuna's distributions; anything else as it is."""
-    if not type(value).__module__.startswith("optuna.distributions"):
-        return value
-    match type(value).__name__:
-        case "FloatDistribution":
-            return Float(value.low, value.high, log=value.log, step=value.step)
-        case "IntDistribution":
-            return Int(value.low, value.high, log=value.log, step=value.step)
-        case "CategoricalDistribution":
-            return Choice(value.choices)
-    return value
+def _texts_of_numbers(options: Iterable[object]) -> Iterator[str]:
+    """Yield the problem of options that are text and read as numbers."""
+    texts = [option for option in options if reads_as_number(option)]
+    if texts:
+        numbers = ", ".join(f"{float(text):g}" for text in map(str, texts))
+        yield (
+            f"a number must not be text, got {', '.join(map(repr, texts))}; write {numbers}, or "
+            f"dasktune.Choice({[*options]!r}) if text is meant"
+        )
 
 
 def _inner_names(domain: Domain) -> list[str]:

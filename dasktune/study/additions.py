@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from typing import Final
 
 from dasktune.driver.history import History
 from dasktune.driver.recorder import Recorder
@@ -56,6 +57,8 @@ class StudyAdditions:
         """
         if not isinstance(params, Mapping):
             raise ConfigurationError(f"params must be values by coordinate, got {shown(params)}")
+        if not params:
+            raise ConfigurationError(NOTHING_QUEUED)
         known = {name for record in self._results.records.values() for name in record.domains}
         refuse(
             unknown("coordinate", name, sorted(known))
@@ -163,6 +166,9 @@ class StudyAdditions:
             steps=steps,
         )
         Verdicts(self._results.database, self._results.store.files).record(outcome)
+
+
+NOTHING_QUEUED: Final = "a queued trial must have at least one value, got none"
 
 
 def queued_points(history: History) -> list[Mapping[str, Value]]:

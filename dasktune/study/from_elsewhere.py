@@ -18,7 +18,7 @@ from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.report.status_report import DriverStatus, driver_of
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow, TrialRow
-from dasktune.study.additions import clear_queue, queue_point, queued_points
+from dasktune.study.additions import NOTHING_QUEUED, clear_queue, queue_point, queued_points
 from dasktune.types import TrialState, Value
 
 MOST_LOOKED_AT = 500
@@ -125,7 +125,7 @@ def enqueue_point(database: Database, row: StudyRow, params: Mapping[str, Value]
     if not isinstance(params, Mapping):
         raise ConfigurationError(f"params must be values by name, got {params!r}")
     if not params:
-        raise ConfigurationError("a queued trial must have at least one value, got none")
+        raise ConfigurationError(NOTHING_QUEUED)
     refuse(_problems(params, domains))
     queue_point(_read(database, row), params)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from dasktune.algos.base import Tuner
-from dasktune.errors import ConfigurationError, refuse
+from dasktune.errors import call_problems, refuse
 
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
@@ -50,11 +50,7 @@ def explained(
                 for name, value in kwargs.items()
                 if name in hints
             )
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:
-                name = function.__name__
-                raise ConfigurationError(f"{name}: {error}; it takes {_named(signature)}") from None
+            refuse(call_problems(function.__name__, signature, args, kwargs))
             return function(*args, **kwargs)
 
         return call
@@ -89,8 +85,3 @@ def _brief(value: object) -> str:
         return f"the {'class' if isinstance(value, type) else 'function'} {value.__qualname__}"
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
-
-
-def _named(signature: inspect.Signature) -> str:
-    names: list[Any] = [name for name in signature.parameters if name != "self"]
-    return ", ".join(names)

@@ -514,6 +514,7 @@ class Optimizer:
         with self._noted(begun.meter):
             train(begun, is_alone=True, share=0.0)
 
+    @explained({})
     def evaluate(
         self,
         hp: Mapping[str, object],
@@ -766,8 +767,13 @@ def _origin(stages: list[StageRow], steps: Step) -> str:
 
 
 def _name_problems(hp: Mapping[str, object], records: Iterable[TrialRecord]) -> Iterator[str]:
-    """Yield the problem of names that no trial has, where names of all trials are missing."""
-    known = [set(record.sequences) for record in records if record.was_trained_here]
+    """Yield the problem of names that no trial has, where names of all trials are missing.
+
+    Trials without a report say nothing: they may have failed for their names.
+    """
+    known = [
+        set(record.sequences) for record in records if record.was_trained_here and record.steps
+    ]
     missing = set.intersection(*known) - set(hp) if known else set()
     for name in hp if missing else ():
         if not any(name in names for names in known):

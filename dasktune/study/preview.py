@@ -14,6 +14,7 @@ from dasktune.graph.save_policy import SavePolicy
 from dasktune.needs import NO_NEEDS, Amounts, GivenNeeds, Needs, NeedsFunction, Offer, needs_from
 from dasktune.simulate.pool import offer_problems, offers_of, pool_problems
 from dasktune.space import Space, contradictions, with_branches
+from dasktune.space.space import space_problem
 from dasktune.storage.codec import encode
 from dasktune.trainer.base import GivenTrainer, problems_of
 from dasktune.trainer.given import as_trainer
@@ -113,6 +114,8 @@ def preview(
     merge rate q = 2.000; p = 1.333, 1.000
     """
     saves = SavePolicy(every=checkpoint_every)
+    if isinstance(space, Mapping) or not isinstance(space, Iterable | Space):
+        raise ConfigurationError(space_problem(space, "a Space, or several"))
     if isinstance(space, Space):
         trials = _trials(space, max_steps, filter)
         sequences = [each for each, _ in trials]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +11,7 @@ from types import FunctionType
 from typing import Any, ClassVar, NoReturn
 
 from dasktune.errors import TrainerError
+from dasktune.trainer.parsing import definition_of
 from dasktune.types import Value
 
 METHODS = ("build", "train", "evaluate", "state_dict", "load_state_dict")
@@ -224,6 +226,25 @@ def _function_problems(function: FunctionType) -> Iterator[str]:
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     ):
         yield f"{name} must take one argument, the run, got {inspect.signature(function)}"
+    elif _counts_anew(function):
+        yield (
+            f"{name} must not use enumerate(run.steps()), which counts from 0 where a trial goes "
+            "on: 'for step in run.steps()' gives the step of the trial"
+        )
+
+
+def _counts_anew(function: FunctionType) -> bool:
+    """Return whether a function enumerates the steps of its run, as far as its source shows it."""
+    tree = definition_of(function)
+    calls = [] if tree is None else [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    texts = (
+        ast.unparse(call.args[0]) for call in calls if call.args and _name(call) == "enumerate"
+    )
+    return any(text.endswith(".steps()") for text in texts)
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
 def _method_problem(trainer_class: type, method: str) -> str | None:

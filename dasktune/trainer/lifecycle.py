@@ -14,7 +14,7 @@ from dasktune.sequences import as_sequence
 from dasktune.trainer.base import GivenTrainer, has_setup
 from dasktune.trainer.given import as_trainer
 from dasktune.trainer.isolation import give_own_generator
-from dasktune.types import HyperParameters, Step, Value
+from dasktune.types import Config, HyperParameters, Step, Value
 
 Values = Mapping[str, Value]
 """The hyper-parameters at one step by name."""
@@ -245,7 +245,7 @@ def _built(
 ) -> Any:
     trainer: Any = trainer_class()
     # A copy: a trainer that changes its config must not change that of the next trainer.
-    trainer.config = copy.deepcopy(dict(config))
+    trainer.config = Config(copy.deepcopy(dict(config)))
     trainer.seed = seed
     trainer.device = device
     if division is not None:

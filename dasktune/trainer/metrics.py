@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
 
-from dasktune.trainer.parsing import parsed
+from dasktune.trainer.parsing import definition_of
 
 
 def metric_names(trainer_class: type) -> frozenset[str]:
@@ -21,7 +20,7 @@ def metric_names(trainer_class: type) -> frozenset[str]:
     if hasattr(trainer_class, "objective"):
         return _names_of_objective(trainer_class.objective)
     is_function = method.__module__ == "dasktune.trainer.function"
-    function = _definition(trainer_class.function if is_function else method)  # type: ignore[attr-defined]
+    function = definition_of(trainer_class.function if is_function else method)  # type: ignore[attr-defined]
     if function is None:
         return frozenset()
     if is_function:
@@ -42,15 +41,6 @@ def _names_of_objective(objective: object) -> frozenset[str]:
     except (OSError, TypeError):
         is_known = False
     return frozenset({"value"} if is_known else ())
-
-
-def _definition(function: object) -> ast.FunctionDef | None:
-    """Return the syntax tree of a function; None if its source is unknown."""
-    try:
-        tree = parsed(textwrap.dedent(inspect.getsource(function)))  # type: ignore[arg-type]
-    except (OSError, TypeError, SyntaxError):
-        return None
-    return tree.body[0] if isinstance(tree.body[0], ast.FunctionDef) else None
 
 
 def _reported(function: ast.FunctionDef) -> frozenset[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import textwrap
 import threading
 
 _PARSING = threading.Lock()
@@ -20,3 +22,12 @@ def parsed(text: str) -> ast.Module:
             return ast.parse(text)
         except SystemError:
             return ast.parse(text)
+
+
+def definition_of(function: object) -> ast.FunctionDef | None:
+    """Return the syntax tree of a function; None if its source is unknown."""
+    try:
+        tree = parsed(textwrap.dedent(inspect.getsource(function)))  # type: ignore[arg-type]
+    except (OSError, TypeError, SyntaxError):
+        return None
+    return tree.body[0] if isinstance(tree.body[0], ast.FunctionDef) else None

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.slurm import SlurmOptions, options_for, pools_for, workers
 from dasktune.slurm.options import pools_of, seconds_of
-from dasktune.slurm.workers import job_options
+from dasktune.slurm.workers import check_accepted, job_options
 from tests.pages import python_blocks
 
 
@@ -80,6 +80,30 @@ def test_commands_of_slurm_that_are_missing_are_named(commands: Path) -> None:
     (commands / "squeue").unlink()
     with pytest.raises(ConfigurationError, match="squeue must be in PATH"):
         SlurmOptions()
+
+
+UNREACHABLE = """#!/bin/sh
+echo "${0##*/}: error: fetch_config: DNS SRV lookup failed" >&2
+echo "${0##*/}: error: _establish_config_source: failed to fetch config" >&2
+echo "${0##*/}: fatal: Could not establish a configuration source" >&2
+exit 1
+"""
+"""As the commands of SLURM answer where there is no controller."""
+
+
+def test_slurm_that_does_not_answer_is_told_from_a_refusal(commands: Path, tmp_path: Path) -> None:
+    (commands / "sbatch").write_text(UNREACHABLE)
+    (commands / "squeue").write_text("#!/bin/sh\n")
+    with pytest.raises(ClusterError, match="SLURM refuses such jobs: fetch_config: DNS SRV"):
+        check_accepted({"": SlurmOptions()}, tmp_path)
+    (commands / "squeue").write_text(UNREACHABLE)
+    with pytest.raises(ClusterError) as caught:
+        check_accepted({"": SlurmOptions()}, tmp_path)
+    text = str(caught.value)
+    assert text == (
+        "SLURM does not answer: squeue: fatal: Could not establish a configuration source; run "
+        "this where jobs are submitted"
+    )
 
 
 def test_flags_come_before_the_file(tmp_path: Path) -> None:

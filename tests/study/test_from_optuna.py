@@ -45,7 +45,7 @@ def message(call: Callable[[], object]) -> str:
         ({"sampler": None}, "sampler=sampler))"),
         ({"directions": ["minimize"]}, "metric=..., a list of as many names"),
         ({"storage": "sqlite:///a.db"}, "write database='sqlite:///a.db' and storage='runs/...'"),
-        ({"nmae": "net"}, "create_study: got an unexpected keyword argument 'nmae'; it takes "),
+        ({"nmae": "net"}, "unknown option of create_study 'nmae'; known: audit, budget, "),
     ],
 )
 def test_a_study_as_in_optuna_is_explained(

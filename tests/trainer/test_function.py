@@ -325,6 +325,11 @@ def two(run, other): ...
 def named(*, run): ...
 
 
+def enumerating(run):
+    for place, _ in enumerate(run.steps()):
+        run.report(loss=place)
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
@@ -333,6 +338,7 @@ def named(*, run): ...
         (nothing, "must take one argument, the run, got ()"),
         (two, "must take one argument, the run, got (run, other)"),
         (named, "must take one argument, the run, got (*, run)"),
+        (enumerating, "'for step in run.steps()' gives the step of the trial"),
     ],
 )
 def test_what_is_no_training_function_is_refused(function, words):

@@ -92,6 +92,10 @@ def open_files(url: str, *, patience: Patience | None = None) -> Files:
             )
         return LocalFiles(Path(url))
     if protocol in ("file", "local"):
+        if not path.strip("/"):
+            raise ConfigurationError(
+                f"storage must name a folder, such as {protocol}:///data/runs, got {url!r}"
+            )
         return LocalFiles(Path(path))
     if _names_user(protocol, path):
         raise ConfigurationError(
