@@ -76,6 +76,29 @@ def test_a_search_in_steps_equals_lone_partial_fits(two_threads: Client) -> None
             assert results[f"split{fold}_test_score"][row] == model.score(X[rest], Y[rest])
 
 
+def test_a_pipeline_is_searched_with_folds_of_groups(two_threads: Client) -> None:
+    from sklearn.base import clone
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GroupKFold, cross_val_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    from dasktune.integrations.search import DasktuneSearchCV
+
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression())
+    options: Any = {"cv": GroupKFold(3), "trials": 4, "check": False, "client": two_threads}
+    made = DasktuneSearchCV(pipeline, {"logisticregression__C": [1e-4, 1.0]}, **options)
+    made.set_params(scoring="neg_log_loss")
+    groups = np.arange(len(X)) % 6
+    made.fit(X, Y, groups=groups)
+    for row, params in enumerate(made.cv_results_["params"]):
+        own = [made.cv_results_[f"split{fold}_test_score"][row] for fold in range(3)]
+        model = clone(pipeline).set_params(**params)
+        whole = cross_val_score(model, X, Y, cv=GroupKFold(3), groups=groups, scoring=made.scoring)
+        np.testing.assert_array_equal(own, whole)
+    assert made.best_estimator_.named_steps["logisticregression"].C == 1.0
+
+
 def test_a_search_in_warm_starts_equals_lone_fits(two_threads: Client) -> None:
     from sklearn.base import clone
     from sklearn.ensemble import GradientBoostingClassifier
