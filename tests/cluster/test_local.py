@@ -24,6 +24,8 @@ from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.needs import Needs
 from dasktune.sequences import Constant
 from dasktune.trainer.code import pack
+from dasktune.worker import hardware
+from dasktune.worker.gpus import Gpu
 from dasktune.worker.job import JobPlan, open_job
 
 
@@ -257,6 +259,19 @@ def test_a_worker_of_dask_cuda_trains_on_its_gpu(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setitem(sys.modules, "torch", torch_that_counts(2))
     assert open_here(plan(tmp_path, {}), {}).device == "cpu"
+
+
+def test_job_names_the_gpu_that_it_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {each: Gpu(model="H100", nbytes=2**36, uuid=f"GPU-{each}") for each in "01"}
+    monkeypatch.setattr(hardware, "gpu_of", known.get)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    monkeypatch.setitem(sys.modules, "torch", torch_that_counts(2))
+    assert open_here(plan(tmp_path, {}), {"GPU": 1}).gpu == "GPU-1"
+    assert open_here(plan(tmp_path, {}), {}).gpu == ""
+    monkeypatch.setitem(sys.modules, "torch", torch_that_counts(0))
+    assert open_here(plan(tmp_path, {}), {"GPU": 1}).gpu == ""
 
 
 SCRIPT = """
