@@ -37,8 +37,9 @@ from dasktune.needs import Needs
 def workers_of(node: Node, study: Needs) -> int:
     """Return how many workers a stage takes.
 
-    That is the number of devices that train it over the number that its needs ask of one worker.
-    Trials that share the stage may ask for unlike numbers: then each worker has the largest.
+    One is enough if its needs ask for as many devices of one worker as train it. Else each of
+    several workers lends its first device. Trials that share the stage may ask for unlike numbers:
+    then each worker has the largest.
 
     Parameters
     ----------
@@ -49,7 +50,8 @@ def workers_of(node: Node, study: Needs) -> int:
         return 1
     known = (needs for needs in (study, *node.needs) if not needs.device_problems())
     each = max((needs.devices() for needs in known), default=1)
-    return max(1, -(-devices_at(node.sequences, node.start) // each))
+    devices = devices_at(node.sequences, node.start)
+    return 1 if devices <= each else devices
 
 
 class Gangs:

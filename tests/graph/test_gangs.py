@@ -472,6 +472,13 @@ def test_devices_that_a_worker_has_need_no_lender() -> None:
     assert table.trial(2) == [(0, "w0")]
 
 
+def test_workers_with_too_few_devices_lend_one_each() -> None:
+    """A stage that began when its needs were of more devices has as many of them as then."""
+    joined = workers("w0", "w1", "w2", "w3", resources={"GPU": 2})
+    table = Table(*joined, needs=Needs.of({"GPU": 2}))
+    assert table.trial(4) == [(0, "w0", "w1", "w2", "w3")]
+
+
 def test_gang_of_shared_devices_has_one_worker_of_each() -> None:
     table = Table(
         *workers("a0", "a1", device="gpu0", device_bytes=100),
