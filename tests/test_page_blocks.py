@@ -101,3 +101,30 @@ def test_every_block_of_python_can_be_compiled(page: str) -> None:
     assert page_text(page).count("```python\n") == len(python_blocks(page)), "indented blocks"
     for block in python_blocks(page):
         compile(block, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def scripts() -> Iterable[tuple[str, ast.Module]]:
+    """Yield the name and the code of each example, and of each block of Python of a page."""
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    for path in (ROOT / "examples").rglob("*.py"):
+        yield path.name, ast.parse(path.read_text())
+    for page in pages_with("python"):
+        for block in python_blocks(page):
+            yield page, compile(block, page, "exec", flags=flags)
+
+
+def created_by_python(code: ast.Module) -> Iterable[ast.Call]:
+    """Yield the calls of `create_study` in a script that has a main guard."""
+    if any(isinstance(part, ast.If) and "__main__" in ast.unparse(part.test) for part in code.body):
+        for node in ast.walk(code):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "dt.create_study":
+                yield node
+
+
+def test_the_same_command_goes_on_with_each_script() -> None:
+    calls = [(name, call) for name, code in scripts() for call in created_by_python(code)]
+    assert len(calls) > 5
+    refusing = [
+        name for name, call in calls if "load_if_exists=True" not in map(ast.unparse, call.keywords)
+    ]
+    assert refusing == []

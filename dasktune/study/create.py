@@ -28,7 +28,7 @@ from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.retention import Keep
 from dasktune.study.config import StudyConfig, direction_needed
-from dasktune.study.folder import study_folder
+from dasktune.study.folder import runs_study_file, study_folder
 from dasktune.study.from_optuna import OF_STUDY, explained
 from dasktune.study.study import Study, UnopenedStudy
 from dasktune.trainer.base import GivenTrainer
@@ -95,7 +95,8 @@ def create_study(
         if the name of the metric has the word ``loss`` or ``error``, which is minimized, and for a
         study that exists.
     load_if_exists
-        Open the study if it exists; False refuses the name of an existing study.
+        Open the study if it exists; False refuses the name of an existing study. ``dasktune run``
+        and the other commands open the study of their file in any case.
     if_changed
         For a study that exists with other code, config or data of the trainer: ``refuse`` refuses
         it, ``new`` opens the version of the study that has this code, or creates
@@ -353,7 +354,8 @@ def _open_row(database: Database, config: StudyConfig, spec: dict[str, Any]) -> 
                 )
             return made
         row = database.study(name)  # another process has created it just now
-    if not config.load_if_exists or row is None:
+    # A command goes on with the study of its file.
+    if not (config.load_if_exists or runs_study_file()) or row is None:
         raise ConfigurationError(
             f"study {name!r} exists already; open it with load_if_exists=True, or choose "
             "another name"

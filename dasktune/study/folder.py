@@ -31,6 +31,11 @@ def running_file(path: Path) -> Iterator[None]:
         _STUDY_FILE.reset(token)
 
 
+def runs_study_file() -> bool:
+    """Return whether a command runs the code of a study file here."""
+    return _STUDY_FILE.get() is not None
+
+
 def study_folder() -> Path | None:
     """Return the folder of the study file or script that runs; None for a session without one."""
     if (file := _STUDY_FILE.get()) is not None:

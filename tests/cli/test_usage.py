@@ -216,6 +216,13 @@ def test_objects_take_no_config() -> None:
         load(Path("file.py"), ["bad=1"])
 
 
+def test_a_command_opens_the_study_that_its_file_created() -> None:
+    new = 'dt.create_study(Counting, name="again", metric="loss")'
+    path = Path(write(f"{HEAD}study = {new}\n"))
+    created = [load(path).study().results.row for _ in range(2)]
+    assert created[0] == created[1]
+
+
 @pytest.mark.parametrize("stem", ["json", "numpy", "my-study.v2"])
 def test_a_study_file_hides_no_other_module(stem: str) -> None:
     before = sys.modules.get(stem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -12,13 +13,18 @@ from typing import Any
 
 import optuna
 import pytest
+import torch
 from distributed import Client
+from typer.testing import CliRunner
 
 import dasktune as dt
+import dasktune.sequences
+from dasktune.cli import app
 from dasktune.errors import ConfigurationError, StorageError
 from tests.forked import run_forked
-from tests.pages import python_blocks
+from tests.pages import blocks, python_blocks
 from tests.study.test_deletion import Walking
+from tests.study_folder import working_in
 
 SPACE = dt.Space(lr=dt.Float(0.1, 1))
 
@@ -205,20 +211,25 @@ def test_a_script_needs_a_main_guard(tmp_path: Path, guard: str, words: str) -> 
 PAGE = Path(__file__).parents[2] / "docs" / "from-optuna.md"
 
 
-WITH_OPTUNA, WITH_DASKTUNE, _ = python_blocks("from-optuna.md")
+SCRIPTS = WITH_OPTUNA, WITH_DASKTUNE, MERGING, AS_IT_IS = python_blocks("from-optuna.md")
+
+
+def named(*texts: str) -> dict[str, str]:
+    """Return scripts by the names in their first lines."""
+    pairs = [text.partition("\n")[::2] for text in texts]
+    return {name.removeprefix("# ").removesuffix(".py"): text for name, text in pairs}
 
 
 def scripts() -> dict[str, str]:
-    """Return the two scripts of the page by file name."""
-    pair = [text.partition("\n")[::2] for text in (WITH_OPTUNA, WITH_DASKTUNE)]
-    return {name.removeprefix("# ").removesuffix(".py"): text for name, text in pair}
+    """Return the scripts before and after, by name."""
+    return named(WITH_OPTUNA, WITH_DASKTUNE)
 
 
 def test_a_port_from_optuna_changes_at_most_ten_lines() -> None:
     before, after = (text.splitlines() for text in scripts().values())
     changes = [line[0] for line in difflib.ndiff(before, after) if line[2:].strip()]
-    assert (len(before), changes.count("-"), changes.count("+")) == (52, 8, 6)
-    assert "of the 52 lines of the script below, 8 go and 6 come" in PAGE.read_text().lower()
+    assert (len(before), changes.count("-"), changes.count("+")) == (52, 8, 8)
+    assert "of the 52 lines of the script below, 8 go and 8 come" in PAGE.read_text().lower()
 
 
 def test_both_scripts_of_the_page_run(
@@ -241,3 +252,78 @@ def test_both_scripts_of_the_page_run(
     ours.close()
     for name in scripts():
         sys.modules.pop(name)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the scripts of the page; they search little."""
+    for name, text in named(*SCRIPTS).items():
+        (tmp_path / f"{name}.py").write_text(text.replace("trials=8", "trials=2"))
+    return tmp_path
+
+
+def run_script(folder: Path, name: str) -> tuple[str, str]:
+    """Run a script by its name; return its standard output and standard error."""
+    script = [sys.executable, str(folder / f"{name}.py")]
+    done = run_forked(script, cwd=folder, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", ["with_dasktune", "as_it_is"])
+def test_the_same_command_goes_on_with_a_script(folder: Path, name: str) -> None:
+    first, _ = run_script(folder, name)
+    second, _ = run_script(folder, name)
+    assert first == second
+    assert float(first.split()[0]) > 0.5
+
+
+@pytest.mark.process
+@pytest.mark.cluster
+def test_the_merging_script_runs_by_python_and_dasktune(folder: Path) -> None:
+    _, errors = run_script(folder, "merging")
+    (shown,) = blocks("from-optuna.md", "text")
+    assert shown.strip() in errors
+    with working_in(folder):
+        listed = CliRunner().invoke(app, ["run", "merging.py", "--no-report"])
+        assert shown.strip().removeprefix("merging: ") in listed.stdout
+        forecast = CliRunner().invoke(app, ["preview", "merging.py"])
+        assert "6 trials ask for 54 steps; 34 are unique (63%)" in forecast.stdout
+
+
+def test_sequences_of_the_page_give_the_rates_of_torch() -> None:
+    rows = re.findall(r"^\| `(\w+\(optimizer, .*?\))` \| `(.*?)` \|$", PAGE.read_text(), re.M)
+    assert len(rows) == 8
+    for scheduler, sequence in rows:
+        optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+        made = eval(scheduler, {**vars(torch.optim.lr_scheduler), "optimizer": optimizer})
+        same = eval(sequence, {**vars(dasktune.sequences), "lr": 0.1})
+        for step in range(16):
+            assert same(step) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-12), sequence
+            optimizer.step()
+            made.step()
+
+
+@pytest.mark.process
+def test_the_best_model_of_a_function_has_what_it_tracks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, one_worker: Client
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    page = import_module("with_dasktune")
+    study = dt.create_study(
+        page.objective,
+        name="best",
+        metric="accuracy",
+        direction="maximize",
+        storage=folder / "best",
+    )
+    tuner = dt.algos.Random(page.objective, trials=1, max_steps=1)
+    study.optimize(tuner, client=one_worker, progress=False, check=False, last_line=False)
+    model = study.best_model().run.tracked["model"]
+    _, _, x, y = page.load()
+    assert page.accuracy(model, x, y) == study.best_value
+    study.close()
+    sys.modules.pop("with_dasktune")

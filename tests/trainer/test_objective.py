@@ -20,7 +20,7 @@ from dasktune.trainer.given import as_trainer
 from dasktune.trainer.lifecycle import TrainerRun, run_alone
 from tests.pages import python_blocks
 
-WITH_OPTUNA, _, AS_IT_IS = python_blocks("from-optuna.md")
+WITH_OPTUNA, _, _, AS_IT_IS = python_blocks("from-optuna.md")
 
 CALLS: list[str] = []
 """What objectives of this page have done."""
