@@ -13,7 +13,7 @@ import inspect
 import logging
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from types import FunctionType
@@ -29,6 +29,7 @@ from dasktune.integrations.arguments import (
     refuse_ineffective,
     refuse_unknown,
 )
+from dasktune.integrations.held import HeldAttributes
 from dasktune.integrations.installed import framework
 from dasktune.integrations.options import text_of
 from dasktune.trainer import attributes
@@ -162,7 +163,7 @@ class LightningTrainer(TorchTrainer):
 
     module: Any
     metrics: Mapping[str, float]
-    held: _UserAttributes
+    held: HeldAttributes
     """What module, data module and callbacks hold in attributes that users have set."""
 
     def build(self, hp: Mapping[str, Value]) -> None:
@@ -186,7 +187,7 @@ class LightningTrainer(TorchTrainer):
         self._refuse_persistent_workers()
         self.optimizers = self._dasktune_trainer.optimizers
         self.schedulers = [each.scheduler for each in self._dasktune_trainer.lr_scheduler_configs]
-        self.held = _UserAttributes(module, self._dasktune_data, self._dasktune_trainer.callbacks)
+        self.held = _held(module, self._dasktune_data, self._dasktune_trainer.callbacks)
 
     def setup(self, hp: Mapping[str, Value]) -> None:
         """Take over values that have changed."""
@@ -402,39 +403,22 @@ class LightningTrainer(TorchTrainer):
         return set(taken)
 
 
-class _UserAttributes(Mapping[str, Any]):
-    """The attributes that users set on their objects, by dotted name, as they are now."""
-
-    def __init__(self, module: Any, data: Any, callbacks: list[Any]) -> None:
-        # Others save themselves, and are part of Lightning's checkpoint.
-        saves_nothing = _lightning().Callback.state_dict
-        plain = [each for each in callbacks if type(each).state_dict is saves_nothing]
-        holders = {"module": module, "data": data}
-        holders |= {f"callbacks[{index}]": each for index, each in enumerate(plain)}
-        self._holders = {
+def _held(module: Any, data: Any, callbacks: list[Any]) -> HeldAttributes:
+    """Return the attributes that users have set on module, data module and callbacks."""
+    L = _lightning()  # noqa: N806
+    # Others save themselves, and are part of Lightning's checkpoint.
+    saves_nothing = L.Callback.state_dict
+    plain = [each for each in callbacks if type(each).state_dict is saves_nothing]
+    holders = {"module": module, "data": data}
+    holders |= {f"callbacks[{index}]": each for index, each in enumerate(plain)}
+    return HeldAttributes(
+        {
             path: (each, _own_names(each))
             for path, each in holders.items()
             if each is not None and not isinstance(each, _pause_class())
-        }
-
-    def __getitem__(self, name: str) -> Any:
-        path, _, attribute = name.rpartition(".")
-        return vars(self._holders[path][0])[attribute]
-
-    def __iter__(self) -> Iterator[str]:
-        fit = _lightning().Trainer
-        for path, (holder, own) in self._holders.items():
-            for name, value in vars(holder).items():
-                if name not in own and not isinstance(value, fit):
-                    yield f"{path}.{name}"
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def put(self, name: str, value: Any) -> None:
-        """Set an attribute."""
-        path, _, attribute = name.rpartition(".")
-        setattr(self._holders[path][0], attribute, value)
+        },
+        skips=lambda holder, name, value: isinstance(value, L.Trainer),
+    )
 
 
 def _lightning() -> Any:
