@@ -40,15 +40,13 @@ def objects(attributes: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     StateError
-        If there is an iterator, because its position can neither be read nor set, or a loader
-        that Accelerate has prepared.
+        If there is an iterator, because its position can neither be read nor set.
     """
     by_path: dict[str, Any] = {}
     seen: set[int] = set()
     for name, value in attributes.items():
         for path, item in items_within(name, value, seen):
             if is_object(item):
-                refuse_prepared(f"trainer.{path}", item)
                 by_path[path] = item
             elif isinstance(item, Iterator) and not is_file(item):
                 raise StateError(
@@ -85,23 +83,24 @@ def is_object(value: object) -> bool:
     return is_generator(value) or all(callable(method) for method in methods)
 
 
-def refuse_prepared(path: str, item: object) -> None:
-    """Raise an error for a loader of Accelerate, which has a state only if the one within has.
+def is_prepared(item: object) -> bool:
+    """Return whether an object is a loader that Accelerate has prepared, over one without a state.
 
-    Raises
-    ------
-    StateError
-        If the loader within has no state.
+    Then its methods for saving and loading fail.
     """
     inner = getattr(item, "base_dataloader", None)
-    if inner is not None and not hasattr(inner, "state_dict"):
-        raise StateError(
-            path,
-            f"the position of a {type(item).__name__}, a loader that Accelerate has prepared, "
-            "cannot be saved; leave the loader out of accelerator.prepare, and draw batches from "
-            "run.loader(DataLoader(...)), in a trainer from dasktune.loader(DataLoader(...), "
-            "seed=self.seed)",
-        )
+    return inner is not None and not hasattr(inner, "state_dict")
+
+
+def within_prepared(loader: Any) -> dict[str, Any]:
+    """Return the objects with a state in a loader that Accelerate has prepared, by path.
+
+    A generator that its sampler makes, and seeds anew in each epoch, is none.
+    """
+    inner, sampler = loader.base_dataloader, loader.get_sampler()
+    own = sampler.generator if hasattr(sampler, "initial_seed") else None
+    made = objects({"base_dataloader": inner})
+    return {path: item for path, item in made.items() if item is not own or own is inner.generator}
 
 
 def is_file(value: object) -> bool:
@@ -131,6 +130,10 @@ def state_of(item: Any) -> Any:
     """Return the state of an object as dicts, lists, numbers and arrays."""
     if is_generator(item):
         return generator_state(item)
+    if is_prepared(item):
+        # Between two steps it is between two epochs: an iterator would have been refused.
+        inner = {path: state_of(part) for path, part in within_prepared(item).items()}
+        return {"iteration": item.iteration, "objects": inner}
     if not isinstance(item, torch.nn.Module):
         return _plain(item.state_dict())
     saved = item.state_dict()
@@ -147,6 +150,10 @@ def load_into(item: Any, state: Any) -> None:
     """Load a state into an object, which stays the same object on the same device."""
     if is_generator(item):
         restore_generator(item, state)
+    elif is_prepared(item):
+        item.iteration = state["iteration"]
+        for path, part in within_prepared(item).items():
+            load_into(part, state["objects"][path])
     elif isinstance(item, torch.nn.Module):
         _load_module(item, state)
     else:

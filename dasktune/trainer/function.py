@@ -193,8 +193,6 @@ class Run(Mapping[str, Value]):
         ------
         TrainerError
             If an object cannot save its state, or the loop has begun.
-        StateError
-            If an object is a loader that Accelerate has prepared.
         """
         self._refuse_over("run.track")
         if self._is_looping:
@@ -207,7 +205,6 @@ class Run(Mapping[str, Value]):
                     f"generators, got {name}, a {type(item).__name__}; numbers, arrays and "
                     "tensors belong into run.state"
                 )
-            attributes.refuse_prepared(name, item)
             if any(item is known for known in self.tracked.values()):
                 continue
             self.tracked[_free(name, self.tracked)] = item

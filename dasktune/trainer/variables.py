@@ -112,7 +112,6 @@ def refuse_untracked(
             is_within = "." in path.removeprefix(name)
             if is_within and not is_first:
                 continue
-            attributes.refuse_prepared(path, item)
             if attributes.is_object(item) and _has_state(item):
                 raise TrainerError(
                     f"{path}, a {type(item).__name__}, has a state that would be lost: call "
@@ -133,13 +132,17 @@ def _ids_within(known: Iterable[Any]) -> set[int]:
     for item in known:
         for _, part in attributes.items_within("", item, set()):
             modules = part.modules() if isinstance(part, torch.nn.Module) else ()
-            ids |= {id(part), *map(id, modules)}
+            is_prepared = attributes.is_prepared(part)
+            inner = attributes.within_prepared(part).values() if is_prepared else ()
+            ids |= {id(part), *map(id, modules), *map(id, inner)}
     return ids
 
 
 def _has_state(item: Any) -> bool:
     """Return whether there is anything to lose: a loss function is a module without a state."""
-    return is_generator(item) or bool(item.state_dict())
+    if is_generator(item) or attributes.is_prepared(item):
+        return True
+    return bool(item.state_dict())
 
 
 def _has_position(item: Iterator[Any]) -> bool:

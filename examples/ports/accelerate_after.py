@@ -12,11 +12,11 @@ import dasktune as dt
 def main(run):
     x, y = load_digits(return_X_y=True)
     x, y = torch.as_tensor(x / 16, dtype=torch.float32), torch.as_tensor(y)
-    loader = run.loader(DataLoader(TensorDataset(x[300:], y[300:]), 64, shuffle=True))
+    loader = DataLoader(TensorDataset(x[300:], y[300:]), 64, shuffle=True)
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=run["lr"], momentum=0.9)
     accelerator = Accelerator()
-    model, optimizer = run.track(*accelerator.prepare(model, optimizer))
+    model, optimizer, loader = run.track(*accelerator.prepare(model, optimizer, loader))
     for _ in run.steps():
         for inputs, labels in loader:
             optimizer.zero_grad()

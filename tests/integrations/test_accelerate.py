@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dasktune as dt
-from dasktune.errors import StateError
+from dasktune.errors import TrainerError
 from dasktune.sequences import MultiStep
 from dasktune.trainer.lifecycle import run_alone
-from tests.integrations.exact import assert_resumes
+from tests.integrations.exact import assert_merges, assert_resumes
 
 torch = pytest.importorskip("torch")
 accelerate = pytest.importorskip("accelerate")
@@ -19,56 +20,100 @@ pytestmark = [pytest.mark.framework("accelerate"), pytest.mark.filterwarnings("i
 
 
 def train(run: Any) -> None:
-    accelerator = accelerate.Accelerator(cpu=True)
-    x = torch.rand(64, 4, generator=torch.Generator().manual_seed(1))
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=3)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=run["lr"], momentum=0.9)
-    model, optimizer = accelerator.prepare(model, optimizer)
-    loader = run.loader((x, x.sum(1)), batch_size=8)
-    run.track(model, optimizer)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 30)
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, rows(), scheduler)
+    run.track(model, optimizer, loader, scheduler)
     for _ in run.steps():
         model.train()
-        for inputs, target in loader.epoch_batches():
+        for (inputs,) in loader:
+            with accelerator.accumulate(model):
+                loss = ((model(inputs)[:, 0] - inputs.sum(1)) ** 2).mean()
+                accelerator.backward(loss)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+        run.report(loss=loss)
+
+
+def rows(generator: Any = None) -> Any:
+    x = torch.rand(64, 4, generator=torch.Generator().manual_seed(1))
+    data = torch.utils.data.TensorDataset(x)
+    return torch.utils.data.DataLoader(data, batch_size=8, shuffle=True, generator=generator)
+
+
+def test_a_function_with_prepared_parts_resumes_exactly() -> None:
+    assert_resumes(train, {"lr": 0.05}, 4)
+
+
+def test_merged_trials_equal_lone_ones(tmp_path: Path) -> None:
+    space = dt.Space(lr=[0.05, MultiStep(0.05, [3], 0.5)])
+    study = dt.create_study(
+        changing, name="changing", storage=str(tmp_path / "runs"), metric="loss",
+        direction="minimize",
+    )  # fmt: skip
+    assert_merges(study, dt.algos.Grid(space, max_steps=4), (8, 5))
+
+
+def changing(run: Any) -> None:
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=run["lr"], momentum=0.9)
+    generator = torch.Generator().manual_seed(5)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, rows(generator))
+    run.track(model, optimizer, loader)
+    for _ in run.steps():
+        for (inputs,) in loader:
             optimizer.zero_grad()
-            loss = ((model(inputs)[:, 0] - target) ** 2).mean()
+            loss = ((model(inputs)[:, 0] - inputs.sum(1)) ** 2).mean()
             accelerator.backward(loss)
             optimizer.step()
         run.report(loss=loss)
 
 
-def test_a_function_with_prepared_parts_resumes_exactly() -> None:
-    assert_resumes(train, {"lr": MultiStep(0.05, [2], 0.1)}, 4)
+def test_the_check_passes_and_looks_into_a_prepared_loader() -> None:
+    report = dt.check_resume(changing, {"lr": 0.05}, split=1, total=3)
+    assert report.ok, report.differences
 
 
-def prepared() -> Any:
-    loader = torch.utils.data.DataLoader(torch.arange(8.0), batch_size=4, shuffle=True)
-    return accelerate.Accelerator(cpu=True).prepare(loader)
-
-
-def held(run: Any) -> None:
-    loader = prepared()
+def seeded(run: Any) -> None:
+    configuration = accelerate.utils.DataLoaderConfiguration(use_seedable_sampler=True)
+    accelerator = accelerate.Accelerator(cpu=True, dataloader_config=configuration)
+    loader = accelerator.prepare(rows())
+    run.track(loader)
     for _ in run.steps():
-        run.report(loss=sum(float(batch.sum()) for batch in loader))
+        run.report(loss=sum(i * float(x.sum()) for i, (x,) in enumerate(loader)))
 
 
-def tracked(run: Any) -> None:
-    run.track(loader=prepared())
+def test_a_sampler_that_counts_epochs_goes_on() -> None:
+    assert_resumes(seeded, {"lr": 0.05}, 3)
+
+
+def untracked(run: Any) -> None:
+    loader = accelerate.Accelerator(cpu=True).prepare(rows())
     for _ in run.steps():
-        run.report(loss=0.0)
+        run.report(loss=sum(float(batch.sum()) for (batch,) in loader))
+
+
+def test_a_prepared_loader_that_is_not_tracked_is_refused() -> None:
+    message = r"loader, a DataLoaderShard, has a state that would be lost: call run.track\(loader\)"
+    with pytest.raises(TrainerError, match=message):
+        run_alone(untracked, {"lr": 0.1}, 1)
 
 
 class Prepared(dt.TorchTrainer):
     def build(self, hp: Any) -> None:
-        self.loader = prepared()
+        generator = torch.Generator().manual_seed(5)
+        self.loader = accelerate.Accelerator(cpu=True).prepare(rows(generator))
 
     def train(self) -> None:
-        self.total = sum(float(batch.sum()) for batch in self.loader)
+        self.total = sum(i * float(batch.sum()) for i, (batch,) in enumerate(self.loader))
 
     def evaluate(self) -> dict[str, float]:
         return {"loss": self.total}
 
 
-@pytest.mark.parametrize("trainer", [held, tracked, Prepared])
-def test_a_prepared_loader_is_refused_with_the_line_to_write(trainer: Any) -> None:
-    with pytest.raises(StateError, match=r"loader.*DataLoaderShard.*leave .* out of accelerator"):
-        run_alone(trainer, {"lr": 0.1}, 1, states_at=[1])
+def test_a_class_that_holds_a_prepared_loader_resumes_exactly() -> None:
+    assert_resumes(Prepared, {"lr": 0.1}, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from inspect import isfunction
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +13,7 @@ from tests.integrations.exact import assert_merges
 from tests.pages import python_blocks
 
 PAGES = {
+    "accelerate": python_blocks("integrations-accelerate.md"),
     "lightning": python_blocks("integrations-lightning.md"),
     "transformers": python_blocks("integrations-transformers.md"),
 }
@@ -20,6 +22,7 @@ PAGES = {
 @pytest.mark.parametrize(
     ("page", "steps"),
     [
+        pytest.param("accelerate", (12, 8), marks=pytest.mark.framework("accelerate")),
         pytest.param("lightning", (24, 16), marks=pytest.mark.framework("lightning")),
         pytest.param(
             "transformers", (24, 16), marks=pytest.mark.framework("transformers", "accelerate")
@@ -37,4 +40,5 @@ def test_the_example_of_a_page_trains_shared_epochs_once(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, str(path), "exec"), vars(module))
-    assert_merges(module.study(), module.tuner(), steps)
+    made = [each() if isfunction(each) else each for each in (module.study, module.tuner)]
+    assert_merges(*made, steps)

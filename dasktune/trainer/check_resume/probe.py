@@ -245,7 +245,8 @@ def _home(value: Any) -> str:
 
 
 def _parts_of_state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    for place, item in leaves(value.state_dict(), ""):
+    state = attributes.state_of(value) if attributes.is_prepared(value) else value.state_dict()
+    for place, item in leaves(state, ""):
         yield f"{path}{place}", item
     torch = sys.modules.get("torch")
     if torch is None:
