@@ -10,6 +10,7 @@ from typing import Any
 
 _MODULES: tuple[str, ...] = (
     "jax",
+    "keras",
     "lightgbm",
     "lightning",
     "mlflow",

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 READ_WITH = {
     "test_accelerate.py": "accelerate",
+    "test_keras.py": "keras",
     "test_lightning.py": "lightning",
     "test_transformers.py": "transformers",
 }

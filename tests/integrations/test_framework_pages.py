@@ -14,6 +14,7 @@ from tests.pages import python_blocks
 
 PAGES = {
     "accelerate": python_blocks("integrations-accelerate.md"),
+    "keras": python_blocks("integrations-keras.md"),
     "lightning": python_blocks("integrations-lightning.md"),
     "transformers": python_blocks("integrations-transformers.md"),
 }
@@ -23,6 +24,7 @@ PAGES = {
     ("page", "steps"),
     [
         pytest.param("accelerate", (12, 8), marks=pytest.mark.framework("accelerate")),
+        pytest.param("keras", (24, 16), marks=pytest.mark.framework("keras")),
         pytest.param("lightning", (24, 16), marks=pytest.mark.framework("lightning")),
         pytest.param(
             "transformers", (24, 16), marks=pytest.mark.framework("transformers", "accelerate")

@@ -19,6 +19,7 @@ PORTS = ROOT / "examples" / "ports"
 STEPS = {
     "accelerate": (12, 8),
     "jax": (12, 8),
+    "keras": (12, 8),
     "lightgbm": (12, 8),
     "lightning": (12, 8),
     "optuna": (7, 7),
