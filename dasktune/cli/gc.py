@@ -202,7 +202,9 @@ class Collected:
             lines.append("no database: what studies want and keep is not known, only ages are")
         if self.excess:
             over, budget = size_text(self.excess), size_text(self.request.budget or 0)
-            lines.append(f"that is {over} over the budget of {budget}: what stays must not go")
+            lines.append(
+                f"that is {over} over the budget of {budget}: all that stays is in use or young"
+            )
         return "\n".join(lines)
 
 
