@@ -347,8 +347,14 @@ def savings_line(summary: Summary) -> str:
         details.append(f"{summary['steps_reused']:,} found from other runs")
     line = f"trained {executed / requested:.0%} of the steps asked for ({', '.join(details)})"
     line += f", and {beyond:,} more than were asked for in the end" if beyond else ""
-    parts = [line, devices_line(summary), audits_text(summary), withdrawn_text(summary)]
+    alone = "the trials share no steps" if is_apart(summary) else ""
+    parts = [line, alone, devices_line(summary), audits_text(summary), withdrawn_text(summary)]
     return "; ".join(filter(None, parts))
+
+
+def is_apart(summary: Summary) -> bool:
+    """Return whether there are several trials, of which no two had a step in common."""
+    return summary["trials"] > 1 and summary["steps_requested"] == summary["steps_unique"] > 0
 
 
 def devices_line(summary: Summary) -> str:

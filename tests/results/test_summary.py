@@ -180,6 +180,10 @@ def test_savings_line_has_the_savings() -> None:
         "trained 41% of the steps asked for (82 of 200, 2 repeated, 40 found from other runs)"
     )
     assert savings_line({**numbers, "steps_requested": 0}) == "no trial came to a report"
+    assert savings_line({**numbers, "steps_unique": 200}) == (
+        "trained 41% of the steps asked for (82 of 200, 2 repeated, 40 found from other runs); "
+        "the trials share no steps"
+    )
     audited = audits_of(AuditFigures(identical=31, resumes=31))
     assert savings_line({**numbers, "audits": audited}) == (
         "trained 41% of the steps asked for (82 of 200, 2 repeated, 40 found from other runs); "
