@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from dasktune.trainer import attributes
 from dasktune.trainer.check_resume.differences import (
     as_array,
     leaf_digest,
@@ -223,6 +222,8 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         # knows which of its attributes are only caches.
         yield from _parts_of_state(value, path)
     else:
+        from dasktune.trainer import attributes  # which imports torch
+
         names = [*getattr(value, "__dict__", ()), *attributes.slots(type(value))]
         for name in names:
             yield f"{path}.{name}", getattr(value, name, None)
@@ -245,6 +246,8 @@ def _home(value: Any) -> str:
 
 
 def _parts_of_state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    from dasktune.trainer import attributes  # which imports torch
+
     state = attributes.state_of(value) if attributes.is_prepared(value) else value.state_dict()
     for place, item in leaves(state, ""):
         yield f"{path}{place}", item
