@@ -110,7 +110,7 @@ class CurveCache:
             steps = self._steps_to(last_reported(record))
             states[record.number] = list(keys_of(plan, record.number, steps))
         keys = {key for pairs in states.values() for _, key in pairs}
-        known = {row.key: row.values for row in self.database.metrics_at(keys)}
+        known = dict(self.database.metrics_at(keys))
         return {
             number: {step: known[key] for step, key in pairs if key in known}
             for number, pairs in states.items()

@@ -115,6 +115,8 @@ class StudyView:
         self.table = TrialTable(database, row.id, self.objective)
         self.kept = Kept()
         self._curves = CurveCache(row, database)
+        self._records: dict[int, TrialRecord] = {}
+        self._records_version = 0
 
     def overview(self) -> dict[str, object]:
         """Return the status of the study, with the version of its table of trials."""
@@ -382,10 +384,24 @@ class StudyView:
 
     def _planned(self) -> tuple[SearchPlan, list[TrialRecord]]:
         def compute() -> tuple[SearchPlan, list[TrialRecord]]:
-            records = list(map(record_of, self.database.trials(self.row.id)))
+            records = self._all_records()
             return registered(self.row, records), records
 
         return self.kept.get("plan", self.refreshed(), SLOW_SECONDS, compute)
+
+    def _all_records(self) -> list[TrialRecord]:
+        """Return all trials; only those that have changed since the last time are read again."""
+        version = self.table.version
+        changed = self.table.changed(self._records_version)
+        is_most = 2 * len(changed) > len(self.table.entries)
+        rows = (
+            self.database.trials(self.row.id)
+            if is_most
+            else self.database.some_trials(self.row.id, changed)
+        )
+        self._records |= {row.number: record_of(row) for row in rows}
+        self._records_version = version
+        return [record for _, record in sorted(self._records.items())]
 
     def _known(self, number: int) -> TrialRecord:
         records = self.records([number])

@@ -108,6 +108,11 @@ class TrialTable:
         taken = {*head, ENDED}
         return [*head, *(f"params_{name}" if name in taken else name for name in self.names), ENDED]
 
+    def changed(self, since: int) -> list[int]:
+        """Return the numbers of the trials that changed after a version."""
+        with self._lock:
+            return [entry.number for entry in self.entries.values() if entry.version > since]
+
     def changes(self, since: int) -> dict[str, object]:
         """Return the trials that changed after a version, as columns."""
         with self._lock:

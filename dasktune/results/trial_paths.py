@@ -6,9 +6,11 @@ the keys on a trial's path, of any study, are those that the trial rests on.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from dasktune.engine.trials import TrialRecord
+from dasktune.graph.keys import runs
 from dasktune.graph.plan import SearchPlan
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import CheckpointRow, StageRow
@@ -16,6 +18,9 @@ from dasktune.types import Step, TrialState
 
 MOST_STEPS = 2000
 """Most steps of a trial that are looked up one by one; of longer ones only some are."""
+
+SPARSE = 16
+"""Steps for each wanted one from which on to go from one wanted step to the next is quicker."""
 
 
 def last_reported(record: TrialRecord) -> Step:
@@ -36,13 +41,19 @@ def last_step(record: TrialRecord) -> Step:
 def keys_of(plan: SearchPlan, number: int, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
     """Yield the state keys of a registered trial at ascending steps."""
     for node in plan.nodes_of(number):
-        if node.parent is None:
+        wanted = steps[bisect_right(steps, node.start) : bisect_right(steps, node.stop)]
+        if node.parent is None or not wanted:
             continue
         chain, at = node.parent.chain_at(node.start), node.start
-        for step in steps:
-            if node.start < step <= node.stop:
+        if wanted[-1] - at > SPARSE * len(wanted):
+            for step in wanted:
                 chain, at = chain.advance(node.sequences, at, step), step
                 yield step, chain.key
+            continue
+        for until, values in runs(node.sequences, at, wanted[-1]):
+            here = wanted[bisect_right(wanted, at) : bisect_right(wanted, until)]
+            yield from zip(here, chain.keys(values, [step - at for step in here]), strict=True)
+            chain, at = chain.extend(values, until - at), until
 
 
 def rows_on_path(

@@ -11,8 +11,11 @@ import pytest
 from dasktune.dashboard.learning_curves import decimated
 from dasktune.dashboard.study_view import StudyView
 from dasktune.errors import ConfigurationError
+from dasktune.graph.plan import SearchPlan
+from dasktune.results import trial_paths
 from dasktune.results.results import registered
 from dasktune.results.trial_paths import keys_of
+from dasktune.sequences import Constant, Exponential, MultiStep, Sequence, Warmup
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import MetricRow
 
@@ -68,6 +71,32 @@ def test_curves_without_a_choice_are_a_sample(view: StudyView) -> None:
 def test_curves_of_an_unknown_trial_are_refused(view: StudyView) -> None:
     with pytest.raises(ConfigurationError, match="there is no trial 99"):
         view.curves("", [1, 99])
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        Constant(0.1),
+        MultiStep(0.1, [7, 30], 0.5),
+        Exponential(0.1, 0.9),
+        Warmup(5, 0.1) >> Constant(0.1),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("steps", [range(1, 41), [1, 2, 3, 9, 10, 40], [40], [7, 38]], ids=str)
+def test_keys_are_those_of_the_plan(
+    sequence: Sequence, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = SearchPlan("aa" * 16)
+    plan.register(0, {"lr": sequence}, 40)
+    # A trial that parts at step 9 makes another node.
+    plan.register(1, {"lr": sequence[:9] >> Constant(0.7)}, 20)
+    for number, last in ((0, 40), (1, 20)):
+        own = [step for step in steps if step <= last]
+        known = [(step, plan.node_at(number, step).key_at(step)) for step in own]
+        for sparse in (0, trial_paths.SPARSE):
+            monkeypatch.setattr(trial_paths, "SPARSE", sparse)
+            assert [*keys_of(plan, number, own)] == known
 
 
 def test_decimation_keeps_extremes_and_both_ends() -> None:

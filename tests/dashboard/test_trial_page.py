@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dasktune.dashboard.server import Studies
+from dasktune.dashboard.study_view import Kept
 from dasktune.errors import ConfigurationError
-from dasktune.storage.database.database import Database
+from dasktune.storage.database.database import Batch, Database
 
 from .made_study import BEGAN, Made, loss_at, made_database
 
@@ -90,6 +92,18 @@ def test_tree_has_the_stages_with_their_parents(studies: Studies) -> None:
     assert steps == 2 * (10 + 10 + 1 + 9 + 1 + 8 + 8)
     assert tree["trained"] == tree["stop"]
     assert tree["values"][0].endswith("batch = 32") or "batch = 32" in tree["values"][0]
+
+
+def test_tree_follows_the_trials_that_have_changed(tmp_path: Path) -> None:
+    file = made_database(tmp_path, made=Made(trials=8, running=2))
+    with closing(Database(file)) as database:
+        view = Studies(database).view(1)
+        view.tree()
+        (row,) = database.some_trials(1, [7])
+        database.write(Batch(trials=[replace(row, state="COMPLETE", steps=20, until=None)]))
+        view.kept = Kept()  # as after ten seconds
+        fresh: Any = Studies(database).view(1).tree()
+        assert {**view.tree(), "version": 0} == {**fresh, "version": 0}
 
 
 def test_importance_is_that_of_complete_trials(studies: Studies) -> None:

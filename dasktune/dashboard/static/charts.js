@@ -1,13 +1,19 @@
 // Plots by BokehJS, on canvas, in the colours of the page.
 "use strict";
-import { element } from "./api.js";
+import { breathe, element } from "./api.js";
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 export const PALETTE = ["#d55e00", "#0072b2", "#009e73", "#b8558c", "#c98a00", "#56b4e9", "#7a5195", "#2f4b7c", "#a05195", "#ff7c43"];
 export const STATES = { COMPLETE: "#2c9a55", RUNNING: "#3f86bd", PAUSED: "#c98a00", PRUNED: "#9aa4ae", FAIL: "#c8372d" };
 
-export const ready = async () => {
-  while (!window.Bokeh || !window.Bokeh.Plotting) await new Promise((done) => setTimeout(done, 20));
+// Each script of BokehJS is a task of its own: they take long to start, and the page shows figures meanwhile.
+const script = (src) => new Promise((done, fail) => {
+  document.head.append(element("script", { src, on: { load: done, error: () => fail(new Error(`${src} cannot be loaded`)) } }));
+});
+let loading = null;
+export const ready = () => {
+  loading ??= script("bokeh.min.js").then(breathe).then(() => script("bokeh-api.min.js"));
+  return loading;
 };
 
 // A figure in an element. `draw(figure)` adds glyphs; the element keeps its last figure only.
@@ -38,6 +44,7 @@ export const plot = async (place, options, draw) => {
   made.toolbar.stylesheets = [`.bk-divider { background-color: ${edge} !important; } :host { --icon-color: ${soft}; }`];
   const target = element("div", { style: { width: "100%" } });
   place.replaceChildren(target);
+  await breathe();
   place.shown = await Bokeh.Plotting.show(made, target);
   return made;
 };

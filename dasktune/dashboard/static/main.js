@@ -1,6 +1,7 @@
 // Routes of the page, the choice of the study, and the pulse that asks for changes.
 "use strict";
 import { Refused, api, element, number, takeToken } from "./api.js";
+import { ready } from "./charts.js";
 import { curves } from "./curves.js";
 import { failures } from "./failures.js";
 import { overview } from "./overview.js";
@@ -142,6 +143,7 @@ const start = async () => {
     locked();
     return;
   }
+  ready().catch(say);
   await attempt(async () => {
     const { studies } = await api("studies");
     picker.replaceChildren(...studies.map(({ id, study }) => element("option", { value: id }, study)));

@@ -625,10 +625,15 @@ class Database:
             yield from zip(keys, steps, MetricsText().values_of(values), strict=True)
             query = rows.where(order > places[-1]).order_by(order).limit(_PAGE)
 
-    def metrics_at(self, keys: Iterable[str]) -> Iterator[MetricRow]:
-        """Return the metrics of the states with these keys."""
+    def metrics_at(self, keys: Iterable[str]) -> Iterator[tuple[str, Metrics]]:
+        """Yield (key, metrics) of the states with these keys, in any order."""
+        table = schema.metrics.c
+        texts = sa.type_coerce(table["values"], sa.Text)
         for some in _parts(keys):
-            yield from self._rows(MetricRow, schema.metrics, schema.metrics.c.key.in_(some))
+            query = sa.select(table.key, texts).where(table.key.in_(some))
+            if rows := self._connections.run(partial(_tuples, query)):
+                known, values = zip(*rows, strict=True)
+                yield from zip(known, MetricsText().values_of(values), strict=True)
 
     def metric_steps(self, root: str) -> list[Step]:
         """Return the steps at which a state below a root has metrics, ascending."""
