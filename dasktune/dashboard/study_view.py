@@ -25,6 +25,7 @@ from dasktune.report.sequence_plot import plot_sequence, runs_of
 from dasktune.report.status import status_of
 from dasktune.results.prediction import CurveReader, predict_trial
 from dasktune.results.results import objective_of, registered
+from dasktune.results.state_words import state_word
 from dasktune.results.trial_paths import MOST_STEPS, last_step
 from dasktune.sequences import Sequence as SequenceOfValues
 from dasktune.storage.database.database import Database
@@ -124,6 +125,7 @@ class StudyView:
         status = self.kept.get(
             "status", object(), FRESH_SECONDS, lambda: status_of(self.database, self.row)
         )
+        is_alive = status.driver is not None and status.driver.is_alive
         document = status.to_json()
         for failure in document["failures"]:  # type: ignore[attr-defined]
             failure["frames"] = user_line(failure["traceback"])
@@ -132,7 +134,10 @@ class StudyView:
             "version": version,
             "created": self.row.created,
             "trainer": self.row.spec.get("trainer"),
-            "is_alive": status.driver is not None and status.driver.is_alive,
+            "is_alive": is_alive,
+            "state_words": {
+                state.value: state_word(state, is_driven=is_alive) for state in TrialState
+            },
             "driver_words": (
                 None if status.driver is None else status.driver.in_words(status.read_at)
             ),

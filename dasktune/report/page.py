@@ -7,6 +7,7 @@ and values, but not the drawings of `dasktune.report.svg`, which are escaped alr
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +30,12 @@ from dasktune.report.gantt import draw_gantt
 from dasktune.report.notebook import page_html
 from dasktune.report.prospects import Prospects, prospects_of
 from dasktune.report.sequence_plot import sparkline
+from dasktune.report.status_report import driver_of
 from dasktune.report.svg import Svg, marks_css
 from dasktune.report.tree_layout import layout
 from dasktune.report.tree_svg import described, draw_tree
 from dasktune.results.prediction import INTERVALS, TrialPrediction
+from dasktune.results.state_words import state_word, states_text
 from dasktune.results.summary import Summary, savings_line, withdrawn_text
 from dasktune.storage.database.schema import StageRow
 from dasktune.storage.layout import slug
@@ -53,7 +56,7 @@ class Content:
     """The contents of a report.
 
     `classes` are the workers of the last run by compute class and by pool, in words; empty if
-    unknown.
+    unknown. `is_driven` says whether a driver runs the study.
     """
 
     name: str
@@ -66,6 +69,7 @@ class Content:
     written: datetime
     prospects: Prospects = field(default_factory=Prospects)
     classes: str = ""
+    is_driven: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +82,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A trial in the table."""
+    """A trial in the table, and its state in a word."""
 
     trial: Trial
     cells: tuple[Cell, ...]
+    state: str
 
     @property
     def devices(self) -> str:
@@ -170,7 +175,15 @@ def gather(study: Any) -> Content:
         written=datetime.now().astimezone(),
         prospects=prospects_of(study, ranking(trials, study.direction)),
         classes=_classes(study),
+        is_driven=_is_driven(study),
     )
+
+
+def _is_driven(study: Any) -> bool:
+    """Return whether a driver runs the study, as far as is known."""
+    row = study.database.study(study.name)
+    run = None if row is None else study.database.last_run(row.id)
+    return run is not None and driver_of(run, time.time()).is_alive
 
 
 def _classes(study: Any) -> str:
@@ -188,7 +201,7 @@ def render(content: Content) -> str:
     """Return the page."""
     ranked = ranking(content.trials, content.direction)
     names = tuple(dict.fromkeys(name for trial in content.trials for name in trial.sequences))
-    rows = [_row(trial, names, content.plan) for trial in ranked[:LISTED]]
+    rows = [_row(trial, names, content) for trial in ranked[:LISTED]]
     environment = Environment(
         loader=PackageLoader("dasktune.report", "."),
         autoescape=True,
@@ -203,7 +216,9 @@ def render(content: Content) -> str:
         summary=content.summary,
         savings=savings_line(content.summary),
         withdrawn=withdrawn_text(content.summary),
-        states=Counter(trial.state.value for trial in content.trials),
+        states=states_text(
+            Counter(trial.state.value for trial in content.trials), is_driven=content.is_driven
+        ),
         best=rows[0] if rows else None,
         names=names,
         divided=any(row.trial.devices[-1][1] > 1 or row.trial.devices[1:] for row in rows),
@@ -331,9 +346,11 @@ def _heading(trial: Trial) -> str:
     return f"#{trial.number}  {number(trial.value)}"
 
 
-def _row(trial: Trial, names: Sequence[str], plan: SearchPlan) -> Row:
-    steps = plan.paths[trial.number].leaf.stop
-    return Row(trial=trial, cells=tuple(_cell(trial.sequences.get(name), steps) for name in names))
+def _row(trial: Trial, names: Sequence[str], content: Content) -> Row:
+    steps = content.plan.paths[trial.number].leaf.stop
+    cells = tuple(_cell(trial.sequences.get(name), steps) for name in names)
+    state = state_word(trial.state, is_driven=content.is_driven)
+    return Row(trial=trial, cells=cells, state=state)
 
 
 def _cell(function: ValueFunction | None, steps: Step) -> Cell:

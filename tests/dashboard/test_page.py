@@ -82,7 +82,7 @@ def test_page_shows_the_best_trials_and_failures(
         page.get_by_text("Best so far").wait_for()
         page.locator("#history canvas").first.wait_for()
         assert page.locator("#states .figure").inner_text() == "300"
-        assert "5 fail" in page.locator("#states").inner_text()
+        assert "5 failed" in page.locator("#states").inner_text()
         failed = page.locator("#failed")
         assert 'raise ValueError("too high")' in failed.inner_text()
         # The token stays in the tab: neither in the address nor in what is sent to others.

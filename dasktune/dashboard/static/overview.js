@@ -51,7 +51,7 @@ const showTiles = (place, status, study) => {
       element("p", { class: "under" }, params)),
     element("div", { class: "tile", id: "states" }, element("h2", {}, "trials"), element("p", { class: "figure" }, number(all)),
       element("div", { class: "bar" }, ORDER.map((state) => element("i", { class: `b-${state}`, style: { width: `${(100 * (counts[state] || 0)) / (all || 1)}%` } }))),
-      element("p", { class: "under" }, ORDER.filter((state) => counts[state]).map((state, at) => [at ? ", " : "", element("a", { href: `#/${study}/trials/${encodeURIComponent(`state=${state}`)}`, class: state }, `${number(counts[state])} ${state.toLowerCase()}`)]))),
+      element("p", { class: "under" }, ORDER.filter((state) => counts[state]).map((state, at) => [at ? ", " : "", element("a", { href: `#/${study}/trials/${encodeURIComponent(`state=${state}`)}`, class: state }, `${number(counts[state])} ${status.state_words[state]}`)]))),
     element("div", { class: "tile" }, element("h2", {}, "steps trained"), element("p", { class: "figure" }, number(status.steps_executed)),
       element("p", { class: "under" }, `of ${number(status.steps_requested)} asked for${saved > 0 && !status.is_alive ? `: ${saved}% saved` : ""}`),
       status.steps_repeated > 0 && element("p", { class: "under" }, `${number(status.steps_repeated)} of them repeated`)),

@@ -18,7 +18,7 @@ const drawing = (markup) => {
   return parsed ? element("div", { class: "scroll" }, document.adoptNode(parsed)) : null;
 };
 
-export const trial = async (place, { study, words, say }) => {
+export const trial = async (place, { study, status, words, say }) => {
   const wanted = Number(words[0]);
   const chart = element("div", { class: "chart" });
   const lineage = element("div");
@@ -40,7 +40,7 @@ export const trial = async (place, { study, words, say }) => {
     const step = (at) => element("button", { type: "button", "aria-label": at < 0 ? "trial before" : "next trial", on: { click: () => { location.hash = `#/${study}/trial/${Math.max(0, wanted + at)}`; } } }, at < 0 ? "‹" : "›");
     const attributes = Object.entries(shown.user_attrs);
     const head = element("section", { class: "card" },
-      element("div", { class: "tools" }, element("h2", {}, `Trial ${wanted} `, element("span", { class: shown.state }, shown.state)), step(-1), step(1)),
+      element("div", { class: "tools" }, element("h2", {}, `Trial ${wanted} `, element("span", { class: shown.state }, status.state_words[shown.state])), step(-1), step(1)),
       terms([["value", (shown.values || []).map(number).join(", ") || "—"], ["steps", `${number(shown.steps)} of ${number(shown.max_steps)}`],
         ...(shown.until === null ? [] : [["asked for up to", number(shown.until)]]), ...(shown.seed ? [["seed", String(shown.seed)]] : []),
         ...Object.entries(shown.params).map(([name, value]) => [name, element("code", {}, value)]),
