@@ -25,10 +25,10 @@ export const trial = async (place, { study, status, words, say }) => {
   const { is_allowed: isAllowed } = await api(`pending/${study}`);
   let shown = null;
 
-  // A stage may have been trained for other trials, of other studies too: then its log is theirs as well.
+  // The trials, of other studies too, for which a stage was trained: its log is theirs as well.
   const sharers = (each) => {
     const others = each.trials.filter((trial) => each.study_id !== study || trial !== wanted);
-    return others.length ? ["shared with ", links(each.study_id, others, 0), each.study_id === study ? "" : ` of ${each.study}`] : "of this trial alone";
+    return others.length ? ["shared with ", links(each.study_id, others, 0), each.study_id === study ? "" : ` of ${each.study}`] : "for this trial";
   };
   const draw = async () => {
     shown = await api(`trial/${study}`, { number: wanted });
