@@ -36,6 +36,9 @@ LOCAL_SETTINGS = {
 """Data loaders may have processes, and Dask neither moves nor repeats a stage by itself."""
 
 
+_NANNY = logging.getLogger("distributed.nanny")
+
+
 class GpuNanny(Nanny):
     """Starts a worker that sees only its own GPUs.
 
@@ -95,10 +98,13 @@ def local_client(
     with tempfile.TemporaryDirectory(prefix="dasktune-") as scratch:
         settings = {**LOCAL_SETTINGS, "temporary-directory": scratch}
         with dask.config.set(settings), ExitStack() as stack:
+            stack.callback(_NANNY.setLevel, _NANNY.level)
             with _ctrl_c_held_back():
                 cluster = stack.enter_context(_cluster(count, **keywords))
             client = stack.enter_context(Client(cluster))
             client.run(_say_only_what_is_grave)
+            # All is saved when a run ends: that a process is slow to end then is no news.
+            stack.callback(_NANNY.setLevel, logging.ERROR)
             yield client
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import signal
 import subprocess
@@ -53,6 +55,21 @@ def interpreters() -> Iterator[None]:
     """Start each worker as users' clusters do: as a new interpreter."""
     with dask.config.set({"distributed.worker.multiprocessing-method": "spawn"}):
         yield
+
+
+def never_end() -> None:
+    """Have this process wait when it ends."""
+    atexit.register(threading.Event().wait)
+
+
+def test_worker_that_is_slow_to_end_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "distributed.nanny")
+    with local_client(1) as client:
+        (pid,) = client.run(os.getpid).values()
+        client.run(never_end)
+    assert not Path(f"/proc/{pid}").exists()
+    assert not caplog.records
+    assert logging.getLogger("distributed.nanny").level == logging.WARNING
 
 
 @pytest.fixture
