@@ -31,7 +31,7 @@ from dasktune.integrations.arguments import (
 )
 from dasktune.integrations.held import HeldAttributes
 from dasktune.integrations.installed import framework
-from dasktune.integrations.options import text_of
+from dasktune.integrations.options import content_of
 from dasktune.trainer import attributes
 from dasktune.trainer.generators import is_cuda
 from dasktune.trainer.torch import TorchTrainer
@@ -121,12 +121,12 @@ def trainer(
             raise ConfigurationError(f"lightning.Trainer has no option {name!r}; it has {allowed}")
     members = {
         "__module__": module.__module__,
-        "__qualname__": module.__qualname__,
+        "__qualname__": f"trainer({module.__qualname__})",
         "__doc__": module.__doc__,
         "make_module": staticmethod(module),
         "make_data": None if data is None else staticmethod(data),
-        "options": options,
-        "options_text": text_of(options),
+        "options": content_of(options),
+        "_dasktune_options": options,
     }
     return type(module.__name__, (LightningTrainer,), members)
 
@@ -158,8 +158,9 @@ class LightningTrainer(TorchTrainer):
 
     make_module: ClassVar[Callable[..., Any]]
     make_data: ClassVar[Callable[..., Any] | None]
-    options: ClassVar[Mapping[str, Any]]
-    options_text: ClassVar[str]
+    options: ClassVar[tuple[Any, ...]]
+    """What the options of Lightning's trainer are made of: part of the fingerprint."""
+    _dasktune_options: ClassVar[Mapping[str, Any]]
 
     module: Any
     metrics: Mapping[str, float]
@@ -307,9 +308,10 @@ class LightningTrainer(TorchTrainer):
         """Return Lightning's trainer, and the folder for files of its callbacks."""
         L = _lightning()  # noqa: N806
         environments = framework("lightning.pytorch.plugins.environments", extra="lightning")
-        options = {name: _made(option) for name, option in {**_QUIET, **self.options}.items()}
-        given = options.pop("callbacks", None) or []
-        callbacks = given if isinstance(given, list) else [given]
+        given = {**_QUIET, **self._dasktune_options}
+        options = {name: _made(option) for name, option in given.items()}
+        callbacks = options.pop("callbacks", None) or []
+        callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
         saving = [each for each in callbacks if isinstance(each, L.callbacks.ModelCheckpoint)]
         options.setdefault("enable_checkpointing", bool(saving))
         folder = tempfile.TemporaryDirectory(prefix="dasktune-lightning-")

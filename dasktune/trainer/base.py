@@ -14,6 +14,9 @@ from dasktune.errors import TrainerError
 from dasktune.trainer.parsing import definition_of
 from dasktune.types import Value
 
+OWN = "_dasktune_"
+"""Begins the names of attributes that dasktune itself keeps in a trainer and its class."""
+
 METHODS = ("build", "train", "evaluate", "state_dict", "load_state_dict")
 """Methods that a trainer must have, in the order of first use."""
 

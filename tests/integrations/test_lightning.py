@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import dasktune as dt
 from dasktune.errors import ConfigurationError, TrainerError
 from dasktune.sequences import MultiStep, Piecewise
+from dasktune.trainer.check_resume.check import check_resume
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.lifecycle import run_alone
 from tests.integrations.exact import assert_resumes
@@ -16,6 +19,7 @@ from tests.integrations.exact import assert_resumes
 torch = pytest.importorskip("torch")
 L = pytest.importorskip("lightning.pytorch")
 
+from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 pytestmark = [
@@ -213,3 +217,25 @@ def test_options_and_code_are_parts_of_the_fingerprint() -> None:
     ]
     assert len({*digests}) == len(digests)
     assert digest(Net, Data, callbacks=[stopping("val_loss", patience=2)]) == digests[-1]
+
+
+def with_files(folder: Path) -> Any:
+    """Return a trainer with objects that hold a file system, which notes process and thread."""
+    saving = L.callbacks.ModelCheckpoint(monitor="val_loss")
+    return trainer(Net, Data, callbacks=[saving, Counting()], logger=CSVLogger(str(folder)))
+
+
+def test_options_with_files_are_known_in_each_process(tmp_path: Path) -> None:
+    taken = fingerprint(with_files(tmp_path), {})
+    assert taken.gaps.keys() == {"data"}
+    assert taken.parts.keys() > {"class trainer(Net)", "class Net", "class Data", "class Counting"}
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(fingerprint, with_files(tmp_path), {}).result() == taken
+        other = pool.submit(with_files, tmp_path).result()
+    assert fingerprint(other, {}) == taken
+
+
+@pytest.mark.process
+def test_options_with_files_pass_the_resume_check(tmp_path: Path) -> None:
+    report = check_resume(with_files(tmp_path), {"lr": MultiStep(0.05, [2], 0.1)}, total=4)
+    assert report.ok, str(report)

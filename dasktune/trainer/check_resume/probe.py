@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from dasktune.trainer.base import OWN
 from dasktune.trainer.check_resume.differences import (
     as_array,
     leaf_digest,
@@ -34,17 +35,14 @@ GENERATOR = "global random generator"
 _DRAWS = "generator "
 """Begins the digests of all random generators."""
 
-_OWN = "_dasktune_"
-"""Begins the names of attributes that dasktune itself keeps in a trainer."""
-
 _MAX_DEPTH = 8
 _MAX_LEAVES = 50_000
 _OPAQUE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, CodeType, type)
 _MACHINERY = frozenset(
-    {"_io", "_queue", "_thread", "_weakref", "asyncio", "concurrent", "io", "logging"}
+    {"_io", "_queue", "_thread", "_weakref", "asyncio", "concurrent", "fsspec", "io", "logging"}
     | {"multiprocessing", "queue", "threading", "weakref"}
 )
-"""Modules whose objects carry no result: threads, locks, files and loggers."""
+"""Modules whose objects carry no result: threads, locks, files, file systems and loggers."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 _GENERATORS = {"python": "Python's", "numpy": "NumPy's", "torch": "torch's", "cuda": "CUDA's"}
@@ -85,7 +83,7 @@ def _everything(trainer: Any) -> Iterator[tuple[str, Any]]:
     roots: dict[str, Any] = {
         f"trainer.{name}": value
         for name, value in vars(trainer).items()
-        if not name.startswith(_OWN)
+        if not name.startswith(OWN)
     }
     roots |= _class_attributes(type(trainer))
     roots |= {f"global {name}": value for name, value in global_variables(type(trainer)).items()}
@@ -186,7 +184,7 @@ def _leaves(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple
         for place, item in _of_function(value).items():
             yield from _leaves(item, place, seen, depth + 1)
         return
-    is_opaque = isinstance(value, _OPAQUE) or _home(value) in _MACHINERY
+    is_opaque = isinstance(value, _OPAQUE) or _is_machinery(value)
     if is_opaque or id(value) in seen or depth > _MAX_DEPTH:
         return
     seen.add(id(value))
@@ -240,6 +238,13 @@ def _has_library_state(value: Any) -> bool:
     return name == "dasktune" or (bool(name) and is_installed_name(name))
 
 
+def _is_machinery(value: Any) -> bool:
+    """Return whether a value is of a class of `_MACHINERY`, or of a library's class below one."""
+    kind = type(value)
+    kinds = (kind,) if _is_ours(kind) else kind.__mro__
+    return any((each.__module__ or "").partition(".")[0] in _MACHINERY for each in kinds)
+
+
 def _home(value: Any) -> str:
     """Return the top-level module of a value's class."""
     return (type(value).__module__ or "").partition(".")[0]
@@ -267,7 +272,9 @@ def _class_attributes(trainer_class: type) -> dict[str, Any]:
         for base in trainer_class.__mro__
         if _is_ours(base)
         for name, value in vars(base).items()
-        if not name.startswith("__") and _function(value) is None and not isinstance(value, _OPAQUE)
+        if not name.startswith(("__", OWN))
+        and _function(value) is None
+        and not isinstance(value, _OPAQUE)
     }
 
 

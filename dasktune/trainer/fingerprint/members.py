@@ -3,7 +3,7 @@
 A class is more than its class statement: attributes and methods are set, replaced and deleted
 later, by hand, by decorators, by metaclasses. So the members of the class itself count, except
 those that Python or its library makes from the class statement: these differ between versions
-of Python, and the statement counts anyway.
+of Python, and the statement counts anyway. What dasktune keeps in a class does not count.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from enum import Enum
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
+
+from dasktune.trainer.base import OWN
 
 _MADE_BY_PYTHON = frozenset(
     {
@@ -54,7 +56,7 @@ def members_of(kind: type) -> Iterator[tuple[str, Any]]:
     for name, member in sorted(vars(kind).items()):
         if name in values:
             yield name, _enum_member(member)
-        elif not _is_made_by_python(kind, name, member):
+        elif not name.startswith(OWN) and not _is_made_by_python(kind, name, member):
             yield name, member
 
 

@@ -4,9 +4,11 @@ import itertools
 import random
 from functools import partial
 
+import fsspec
 import numpy as np
 import pytest
 import torch
+from fsspec.implementations.dirfs import DirFileSystem
 from sklearn.linear_model import SGDClassifier
 from torch import nn
 
@@ -210,6 +212,18 @@ def test_correct_trainers_pass_at_several_splits(trainer_class):
     assert report.ok, str(report)
     assert report.splits[:3] == (2, 3, 5)
     assert report.unchecked == ()
+
+
+class InFiles(Descent):
+    """Its file system notes the number of the process, in which nothing of a result is."""
+
+    def build(self, hp):
+        super().build(hp)
+        self.files = DirFileSystem("data", fsspec.filesystem("file"))
+
+
+def test_file_systems_may_differ_between_processes():
+    assert str(check(InFiles)).startswith("resume check passed")
 
 
 class ForgottenGenerator(Descent):
