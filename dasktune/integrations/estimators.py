@@ -1,4 +1,4 @@
-"""scikit-learn's estimators: how they train in steps, and what they have learnt as a state."""
+"""scikit-learn's estimators: how they train in steps, and how a state holds them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _TREE = "sklearn.tree._tree"
 
 
 def way_of(estimator: Any) -> Way:
-    """Return how an estimator trains in steps; ``"fit"`` if it trains whole only.
+    """Return how an estimator trains in steps; ``"fit"`` if it can only train whole.
 
-    With ``partial_fit`` and ``warm_start`` in one estimator, ``warm_start=True`` chooses.
+    An estimator with ``partial_fit`` and ``warm_start`` trains by the latter if that is True.
     """
     parameters = estimator.get_params(deep=False)
     if hasattr(estimator, "partial_fit") and not parameters.get("warm_start"):
@@ -55,8 +55,8 @@ def counted(estimator: Any, names: Iterable[str]) -> list[str]:
 def prepared(template: Any, seed: int, way: Way) -> Any:
     """Return an unfitted clone whose every unset ``random_state`` follows from a seed.
 
-    Where each step draws from the start of a stream, a generator takes the place of the number,
-    so that each step draws anew.
+    If each step would draw the same numbers from a seed, ``random_state`` is a generator, so that
+    each step draws others.
     """
     model = _sklearn("base").clone(template)
     draws_anew = way == "partial_fit" or (way == "warm_start" and not _counts_all(model))
@@ -118,9 +118,9 @@ def state_of(models: Sequence[Any]) -> dict[str, Any]:
 
 
 def load_state(models: Sequence[Any], state: Mapping[str, Any]) -> None:
-    """Replace what estimators have learnt by a state.
+    """Replace the attributes of estimators by those of a state.
 
-    They must be fitted: only a fit makes the compiled objects that they hold.
+    The estimators must be fitted: only a fit makes their compiled objects.
     """
     arrays = [np.asarray(array) for array in state["arrays"]]
     objects = _Objects(arrays, [_generator(saved) for saved in state["generators"]])
@@ -223,7 +223,7 @@ def _array(value: Any, path: str) -> Any:
 
 
 def _loaded(saved: Any, current: Any, objects: _Objects, path: str) -> Any:
-    """Return a stored value; compiled objects without a state are those that are there already."""
+    """Return a stored value; a compiled object without a state is the one of `current`."""
     ((kind, value),) = saved.items()
     match kind:
         case "plain":
@@ -276,7 +276,7 @@ def _load_attributes(owner: Any, saved: Mapping[str, Any], objects: _Objects, pa
 
 
 def _made(path: str, module: str, name: str) -> Any:
-    """Return an empty object of a class of scikit-learn; no code of a state is called."""
+    """Return an empty object of a class of scikit-learn; its constructor is not called."""
     if module.partition(".")[0] == "sklearn":
         kind: Any = getattr(import_module(module), name, None)
         if isinstance(kind, type):

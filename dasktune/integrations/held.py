@@ -12,7 +12,7 @@ class HeldAttributes(Mapping[str, Any]):
     Parameters
     ----------
     holders
-        By name the object, and the names of the attributes that the framework gives to it.
+        By name: the object, and the names of the attributes that the framework gives it.
     skips
         Whether an attribute of an object is left out: ``skips(holder, name, value)``.
 

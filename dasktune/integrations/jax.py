@@ -112,7 +112,7 @@ def _filled(tree: Any, saved: Sequence[Any], name: str) -> Any:
     own, structure = jax.tree.flatten(tree)
     if len(saved) != len(own):
         raise StateError(
-            f"state[{name!r}]", f"build() must make {len(saved)} leaves, got {len(own)}"
+            f"state[{name!r}]", f"the tree must have {len(saved)} leaves, got {len(own)}"
         )
     leaves = [
         _loaded(leaf, like, f"state[{name!r}][{index}]", jax)
@@ -147,7 +147,7 @@ def _loaded(saved: Any, like: Any, path: str, jax: Any) -> Any:
     if saved.shape != like.shape or saved.dtype != like.dtype:
         raise StateError(
             path,
-            f"build() must make an array of {saved.dtype} {saved.shape}, got {like.dtype} "
+            f"the tree must have an array of {saved.dtype} {saved.shape}, got {like.dtype} "
             f"{like.shape}",
         )
     return saved

@@ -1,9 +1,9 @@
 """A ready trainer for Keras 3: a compiled model and the arguments of its `fit`, one epoch a step.
 
-One `fit` of Keras runs in a thread of its own, and pauses where an epoch begins. There its state is
-saved; and there a saved state is loaded, in place, into a fit that begins with that epoch. Names of
-layers, the dtype policy and the generator for unseeded numbers belong to a thread in Keras, so a
-trial has its own.
+One `fit` of Keras runs in a thread of its own, and pauses where an epoch begins. There the trainer
+saves its state. It loads a saved state, in place, into a fit that begins with that epoch. In Keras,
+each thread has its own names of layers, dtype policy and generator for unseeded numbers. So each
+trial has its own, too.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ def trainer(make: Callable[..., Any]) -> type[KerasTrainer]:
         A function that returns a compiled model, and a dict with the arguments of its `fit`, as in
         ``return model, dict(x=x, y=y, validation_data=(x_val, y_val), callbacks=[...])``. It is
         called with the hyper-parameters, and the entries of the study's config, that its
-        parameters name. ``epochs`` is what callbacks may ask for; no trial is trained beyond it.
+        parameters name. Callbacks may read ``epochs``; no trial is trained beyond it.
 
     Raises
     ------
     ConfigurationError
-        If it is not a function, Keras is missing, or its backend is neither torch nor JAX.
+        If `make` is not a function, Keras is missing, or its backend is neither torch nor JAX.
     """
     if not inspect.isroutine(make):
         raise ConfigurationError(
@@ -99,13 +99,13 @@ class KerasTrainer(TorchTrainer):
     """The trainer of a Keras model; made by `trainer`.
 
     **State.** The variables of the model (seed generators included), of the optimizer and of the
-    metrics; the global generators; attributes of callbacks, of a ``PyDataset``, and of a model of
-    one's own class that hold numbers, strings or arrays; generators of a torch ``DataLoader``.
+    metrics; the global generators; numbers, strings and arrays in attributes of callbacks, of a
+    ``PyDataset``, and of a model of the user's own class; generators of a torch ``DataLoader``.
 
     **Changed values** are set, where the old one was, in the optimizer's options (``lr`` is the
     ``learning_rate``), in the arguments of `fit` (``batch_size``), and in attributes of a
-    ``PyDataset``. A model with a method ``hyperparameters_changed(changed)`` is told. A value that
-    nothing takes over is refused.
+    ``PyDataset``. The method ``hyperparameters_changed(changed)`` of a model is called, if it has
+    that. A value that nothing takes over is refused.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class KerasTrainer(TorchTrainer):
         self._dasktune_fit = fit = _Fit(
             lambda: make(**arguments), name_of(make), device=self.device, threads=self.threads
         )
-        # The thread does not know the trainer: it would keep it alive, and wait for ever.
+        # The thread must not hold the trainer: that would keep it alive, and the thread waiting.
         weakref.finalize(self, fit.turns.close)
         fit.turns.go_on()
 
@@ -259,7 +259,7 @@ class _Fit:
         self.turns = Turns(self._run)
 
     def begin(self, epoch: int) -> None:
-        """Run the fit up to the beginning of an epoch; one that has begun is left."""
+        """Run a fit up to the beginning of an epoch; leave the fit that has begun."""
         self._first, self._is_leaving, self.has_begun = epoch, self.has_begun, True
         self.turns.go_on()
 
@@ -267,8 +267,8 @@ class _Fit:
         """Give the turn to the caller where an epoch begins."""
         for each in self._callbacks:
             if getattr(each, "monitor_op", each) is None:
-                # Keras does so at the end of the first epoch, with an effect on numbers that a
-                # state has: it would have it twice.
+                # Keras does so at the end of a fit's first epoch, and changes numbers that a state
+                # has. A resumed fit would change them again.
                 each._set_monitor_op()
         states = framework("keras.src.backend.common.global_state", extra="keras")
         generator = states.get_global_attribute(_UNSEEDED)
@@ -300,7 +300,7 @@ class _Fit:
         return any(reads(type(each), name, apart_from=frozenset({"__init__"})) for each in holding)
 
     def set_option(self, name: str, before: Value, value: Value) -> bool:
-        """Set a changed option of the optimizer, where the old one was; return whether it was.
+        """Set a changed option of the optimizer, if it has the old value; return whether it has.
 
         Raises
         ------
@@ -332,7 +332,7 @@ class _Fit:
             if isinstance(each, setting):
                 raise TrainerError(
                     f"the value of {name!r} changes, and a {type(each).__name__} sets it, too: "
-                    "leave one of the two away"
+                    "remove one of the two"
                 )
         now = _number_array(optimizer.learning_rate)
         is_there = bool(now == now.dtype.type(before))
@@ -369,7 +369,7 @@ class _Fit:
         Raises
         ------
         ConfigurationError
-            If it is of another kind, or cannot go on from a state.
+            If that is of another kind, or its fit could not go on from a state.
         """
         keras, name = _keras(), self._name
         is_pair = isinstance(made, tuple) and len(made) == 2
@@ -491,11 +491,11 @@ class _Variables:
 
 
 class _Leaving(BaseException):
-    """Raised where a fit pauses that another one takes the place of."""
+    """Raised in a paused fit when another fit replaces it."""
 
 
 class _Backend(str):
-    """The name of Keras's backend; where it is unpickled, Keras is imported with it.
+    """The name of Keras's backend; a process that unpickles it imports Keras with this backend.
 
     Else a worker that was started without ``KERAS_BACKEND`` would import TensorFlow.
     """
@@ -528,14 +528,14 @@ def _callback_classes() -> tuple[Any, Any]:
             self.fit.pause()
 
     class Logs(base):  # type: ignore[misc, valid-type]
-        """Notes the metrics of an epoch, after all other callbacks."""
+        """Records the metrics of an epoch, after all other callbacks."""
 
         def __init__(self, fit: _Fit) -> None:
             super().__init__()
             self.fit = fit
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            """Note the numbers."""
+            """Record the numbers."""
             self.fit.logs = {
                 name: float(value) for name, value in (logs or {}).items() if np.size(value) == 1
             }
@@ -564,8 +564,8 @@ def _is_of_keras(item: Any) -> bool:
     return type(item).__module__.partition(".")[0] == "keras"
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
+def _is_same(first: Any, second: Any) -> bool:
+    return type(first) is type(second) and bool(first == second)
 
 
 def _number_array(variable: Any) -> Any:

@@ -381,7 +381,7 @@ class LightningTrainer(TorchTrainer):
         if self.schedulers and any(f"initial_{name}" in group for group in groups):
             raise TrainerError(
                 f"the value of {name!r} changes, and a scheduler of configure_optimizers sets it, "
-                "too: leave one of the two away"
+                "too: remove one of the two"
             )
         matching = [group for group in groups if group[name] == before]
         for group in matching:

@@ -60,8 +60,8 @@ class FoldsTrainer(Trainer):
     arrays, folds
         Rows and targets, and pairs of row numbers for training and for the score.
     way, iterations
-        How a step trains, and the estimators or iterations that one with ``warm_start`` adds.
-        Where the only step is ``fit``, the state holds the scores alone.
+        How a step trains, and the estimators or iterations that a step with ``warm_start`` adds.
+        If the only step is ``fit``, the state holds the scores alone.
     digest
         Digest of all of these.
     """
@@ -290,7 +290,7 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             yield f"iterations_per_step must be an int >= 1, got {size!r}"
         if self.max_steps > 1 and way_of(self.estimator) == "fit":
             yield (
-                f"max_steps must be 1 for an estimator without partial_fit and warm_start, which "
+                f"max_steps must be 1 for an estimator without partial_fit or warm_start, which "
                 f"is trained whole, got {self.max_steps} for {name}"
             )
         if self.max_steps > 1 and way_of(self.estimator) == "warm_start":

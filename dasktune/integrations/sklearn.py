@@ -26,10 +26,10 @@ from dasktune.types import Value
 class SklearnTrainer(Trainer):
     """A trainer of an estimator that learns in steps, of which the user writes two methods.
 
-    A step is one call of ``partial_fit`` with a batch, or with all of the training data where
-    `batch_size` is None. An estimator that has ``warm_start`` in its place, such as a forest or
-    gradient boosting, or is made with ``warm_start=True``, is fitted further in each step, by
-    `iterations_per_step` estimators or iterations.
+    A step is one call of ``partial_fit`` with a batch, or with all training data if `batch_size` is
+    None. If the estimator has ``warm_start`` alone, such as a forest or gradient boosting, or is
+    made with ``warm_start=True``, a step is one call of ``fit`` that adds `iterations_per_step`
+    estimators or iterations.
     Hyper-parameters have the names of the estimator's parameters, and may change between steps.
     ``random_state`` follows from the study's seed where the estimator leaves it None.
 
@@ -115,8 +115,8 @@ class SklearnTrainer(Trainer):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state.
 
-        Only a fit makes the compiled objects of an estimator. So it is fitted to one batch, or by
-        one iteration, and then all that it learnt is replaced.
+        Only a fit makes the compiled objects of an estimator. So this fits it to one batch, or by
+        one iteration, and then replaces its attributes.
         """
         rows = self.rows
         if self.way != "warm_start":

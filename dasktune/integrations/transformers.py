@@ -257,7 +257,7 @@ class TransformersTrainer(TorchTrainer):
         if not isinstance(schedule, torch.optim.lr_scheduler.LambdaLR):
             raise TrainerError(
                 f"the value of {name!r} changes, and a {type(schedule).__name__} sets it, too: "
-                "leave one of the two away"
+                "remove one of the two"
             )
         if any(group[f"initial_{option}"] != before for group in groups):
             return False

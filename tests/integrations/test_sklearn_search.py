@@ -184,7 +184,7 @@ def test_a_clone_shares_the_client_and_copies_the_rest(two_threads: Client) -> N
             "neighbors",
             {"n_neighbors": [1]},
             {"max_steps": 4},
-            "without partial_fit and warm_start, which",
+            "without partial_fit or warm_start, which",
         ),
         ("sgd", {"lr": [1.0]}, {}, "unknown parameter of SGDClassifier 'lr'; known: alpha"),
         ("sgd", {"alpha": [1.0]}, {"scoring": ["accuracy"]}, "scoring must be one metric"),
