@@ -293,7 +293,7 @@ class Recorder:
             self._batch.stages.append(row)
 
     def printed(self, attempt: str, text: str) -> None:
-        """Add the log of an attempt so far, in place of an earlier one."""
+        """Record the log of an attempt so far; it replaces an earlier one."""
         row = LogRow(study_id=self._study_id, attempt=attempt, text=redacted(text))
         self._batch.logs.append(row)
 

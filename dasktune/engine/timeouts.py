@@ -165,7 +165,7 @@ They make the same calls, so they are seconds apart at most; the first one evalu
 INTERRUPT_AGAIN_SECONDS = 1.0
 """Time between two interrupts of a divided training that has lost a process, until it has failed.
 
-What it waits for may not have begun at the first one.
+It may begin to wait for the lost process only after the first interrupt.
 """
 
 LENT_LOOK_SECONDS = 0.05

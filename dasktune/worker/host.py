@@ -258,9 +258,9 @@ class StageHost:
                 self._break_off_audit()
 
     def _break_off_audit(self) -> None:
-        """End an audit that runs with other workers in its present step: it saves nothing.
+        """End an audit on several workers within its present step: it saves nothing.
 
-        One of them may hang, and it would wait for that worker for minutes.
+        Else it would wait for minutes if another worker hangs.
         """
         if self.workers is not None and isinstance(self._stage, AuditRun):
             self.workers.give_back()

@@ -91,8 +91,8 @@ class Job:
     code
         The trainer as the driver sent it, for other processes; None if it was not sent.
     gpu
-        Unique name of the GPU that it trains on; empty if its driver does not say, or it trains on
-        the processor.
+        Unique name of the GPU that it trains on; empty if the name is not known, or if it trains
+        on the CPU.
     """
 
     trainer_class: type

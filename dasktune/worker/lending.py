@@ -73,7 +73,7 @@ class WorkerLenders:
                 borrowed.lose()
 
     def give_back(self) -> None:
-        """Wait no longer for the processes that others lend: nobody needs what they train."""
+        """Wait no longer for the processes of lenders: nobody needs their results."""
         for borrowed in list(self._borrowed):
             borrowed.lose()
 
@@ -260,10 +260,10 @@ class LentRank:
                 self._loop.call_soon_threadsafe(self._interrupt)
 
     def _interrupt(self) -> None:
-        """Have the operation fail in which this worker may wait for the process, which is lost.
+        """Make the collective operation fail that may wait for the lost process.
 
-        A host that has vanished closes no connection, so that the operation would fail after
-        minutes only. It may begin later, too: until the run is closed this is done again.
+        A host that has vanished closes no connection, so the operation would fail only after
+        minutes. It may also begin later: so this repeats until the run is closed.
         """
         if not self._is_closed:
             ranks.interrupt()

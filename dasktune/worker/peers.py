@@ -69,7 +69,7 @@ class Lenders(Protocol):
         """Start the process of a rank on the worker of this address."""
 
     def give_back(self) -> None:
-        """Wait no longer for the processes that others lend: nobody needs what they train."""
+        """Wait no longer for the processes of lenders: nobody needs their results."""
 
     def reclaim(self) -> None:
         """End the processes that this worker has lent: it needs its device."""

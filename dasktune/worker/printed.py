@@ -1,8 +1,8 @@
 """The log of a stage: the lines that its trainer printed while it trained, with bounds.
 
-Loggers write to standard error, unless they are configured otherwise, so their lines are among
-them. The streams stay the objects that they are, since handlers of `logging` hold them: only their
-`write` is another one, which passes everything on.
+The lines of loggers are among them, since loggers write to standard error by default. Handlers of
+`logging` hold the streams, so these stay the same objects. Only their `write` is replaced, by a
+function that also calls the former one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from dasktune.worker.errors_in_words import sendable
 
 MOST_CHARACTERS = 16_000
-"""Characters of a stage's log: of more, the last lines are kept."""
+"""Most characters of a stage's log; of a longer log the last lines are kept."""
 
 _CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """Codes that colour a terminal, or move its cursor."""
@@ -50,7 +50,7 @@ class PrintedLines:
         self._lock = threading.Lock()  # a watching thread may ask while the stage prints
 
     def add(self, text: str) -> None:
-        """Add a text that was printed; as in a terminal, a line may be written over."""
+        """Add a printed text; as in a terminal, a carriage return overwrites its line."""
         with self._lock:
             *whole, last = (self._last + text).split("\n")
             for line in map(_overwritten, whole):
@@ -75,9 +75,9 @@ class PrintedLines:
 
 
 def _overwritten(line: str) -> str:
-    """Return a line without what was written over: it began anew after each carriage return.
+    """Return the text of a line after its last carriage return, as a terminal shows it.
 
-    Of a very long line the end stays, from the first blank in it: a secret is never cut.
+    Of a very long line only the end stays, from its first blank on: this cuts no secret in two.
     """
     line = line[line.rstrip("\r").rfind("\r") + 1 :]
     return line if len(line) < MOST_CHARACTERS else line[-MOST_CHARACTERS:].partition(" ")[2]
@@ -86,8 +86,8 @@ def _overwritten(line: str) -> str:
 class Printer:
     """The log of the stage that a worker trains now.
 
-    A training function has a thread of its own. It begins with the first of its stages and is kept
-    for later ones, so it finds the log of the present stage by the worker.
+    The thread of a training function begins in its first stage and lives on in later ones. So it
+    finds the log of the present stage by the worker.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,10 @@ class Printer:
 
     @contextmanager
     def prints_to(self, log: PrintedLines) -> Iterator[None]:
-        """Add to a log what is printed inside the context, also by threads that began in one."""
+        """Add to a log all text that is printed in this context.
+
+        That includes text of threads that began in this or an earlier context of the printer.
+        """
         for stream in (sys.stdout, sys.stderr):
             _follow(stream)
         token = _PRINTER.set(self)

@@ -202,14 +202,14 @@ class GroupSockets:
             self._opened = self._new()
 
     def shut_down(self) -> None:
-        """Have all that is sent or received there fail; from any thread."""
+        """Make each send and receive on these connections fail; from any thread."""
         opened, now = self._opened, _open_sockets()
         for descriptor, inode in (self._new() if opened is None else opened).items():
             if now.get(descriptor) != inode:
                 continue
             with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
                 if connection.family in (socket.AF_INET, socket.AF_INET6):
-                    # This fails where it only listens: gloo does not bear the end of that.
+                    # This fails for a socket that listens: gloo needs it open.
                     connection.getpeername()
                     connection.shutdown(socket.SHUT_RDWR)
 
@@ -236,10 +236,10 @@ def meet(group: RankGroup, rank: int, listener: socket.socket | None = None) -> 
 
 
 def interrupt() -> None:
-    """Have the collective operation of this process fail, and all that follow; from any thread.
+    """Make this process's collective operation and all later ones fail; from any thread.
 
-    Torch cannot do this for gloo, so the connections of the group are shut down. A group that has
-    not met yet does not meet.
+    Torch cannot do this for gloo, so this shuts down the connections of the group. If the group is
+    still meeting, the meeting fails.
     """
     _SOCKETS.shut_down()
 
