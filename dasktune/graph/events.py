@@ -39,8 +39,8 @@ class WorkerJoined:
     device_bytes
         Memory of that device; 0 if it is not known.
     gpu
-        Unique name of the GPU that it trains on, whoever else does; empty if that is not known, or
-        it trains on the processor.
+        Unique name of its GPU, on which other workers may train, too; empty if the GPU is not
+        known, or if it trains on the CPU.
     """
 
     worker: str

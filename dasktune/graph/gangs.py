@@ -6,9 +6,9 @@ devices to it. A gang is together until the last attempt that carries on from it
 ended; none of its workers is in another gang, or gets another stage, meanwhile.
 
 A gang begins once enough workers of a class are idle. Until then the first stage that waits for
-one keeps those that are: stages of one worker would find an idle one each time, and a gang never
-enough of them. Of workers that train on one GPU, one at most may be in a gang: NCCL refuses a GPU
-that it meets twice. A worker with an audit is waited for: a second process may find no memory.
+a gang keeps the idle workers: else stages of one worker would take each of them, and a gang would
+never find enough. At most one of the workers on a GPU may be in a gang: NCCL refuses two processes
+on one GPU. A gang waits for a worker with an audit: a second process may find no memory there.
 
 Where a stage raises on a gang, nobody knows which of its workers is broken, if one is. The next
 gang is the one that trains the stage under most of the *explanations*: sets of a few workers, of
@@ -37,9 +37,9 @@ from dasktune.needs import Needs
 def workers_of(node: Node, study: Needs) -> int:
     """Return how many workers a stage takes.
 
-    One is enough if its needs ask for as many devices of one worker as train it. Else each of
-    several workers lends its first device. Trials that share the stage may ask for unlike numbers:
-    then each worker has the largest.
+    It takes one worker if its needs ask one worker for as many devices as train it. Else it takes
+    a worker for each device. Trials that share the stage may ask one worker for unlike numbers:
+    the largest counts.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class Gangs:
         self._gpus: dict[str, str] = {}
         """The GPU of each worker, as far as they are known."""
         self._doubles: frozenset[str] | None = None
-        """The usable workers whose GPU another one has in gangs; None until someone asks."""
+        """The usable workers on whose GPU another one may be in gangs; None if not yet known."""
 
     def join(self, worker: str, gpu: str) -> None:
         """Add a worker that trains on a GPU; its name is empty if it is not known."""
@@ -334,9 +334,9 @@ class Gangs:
         return not is_double and self._matching.may_run(worker, wanted)
 
     def _on_known_gpus(self) -> frozenset[str]:
-        """Return the usable workers on whose GPU is another one of their class, which joined first.
+        """Return the usable workers on whose GPU another worker of their class joined earlier.
 
-        Of those that share a device, only the one that stands for it counts.
+        Of the workers that share a device, only the worker that stands for it counts.
         """
         if self._doubles is None:
             known = [slot for slot in self._usable() if slot.worker in self._gpus]

@@ -296,9 +296,8 @@ class Market:
 def importance(priority: float) -> float:
     """Return the weight of a priority between classes of workers: all negative ones count alike.
 
-    A tuner that wants none of its new trials more than another gives them negative priorities, as
-    an order to begin in. To keep that order on several classes, each trial in turn would have to
-    take the worker that is idle, whatever its class.
+    Negative priorities are the order of new trials that a tuner wants equally. If that order came
+    before the classes, each trial in turn would take the idle worker, whatever its class.
     """
     return max(priority, 0.0)
 

@@ -30,7 +30,7 @@ class Node:
     number
         Unique in the plan, in order of creation.
     start, stop
-        Its first step, and the first step behind it.
+        Its first step, and the first step after it.
     parent
         The node that ends where this one starts; None for the root.
     sequences
