@@ -90,7 +90,7 @@ class Bandit(StoppingTuner):
     space, trials, max_steps, seed, sampler
         As for `dasktune.algos.sampled.SampledTuner`.
     slack
-        How much better a trial is taken to be than it was, as a share of its best: epsilon.
+        Epsilon: by how much a trial's best value is assumed to be better, as a share of it.
     every
         Steps from one boundary to the next; None for a tenth of `max_steps`.
     bounds

@@ -37,7 +37,7 @@ class Milestones(SynchronousTuner):
     max_steps
         The step that the trials kept at the last milestone are trained to.
     trials
-        Number of configurations to try; None for every one of a grid, without a sampler.
+        Number of configurations to try; None for all points of a grid, without a sampler.
 
     Raises
     ------

@@ -157,8 +157,8 @@ class PBT(SampledTuner):
         The number of populations. The next one is sampled when a worker would otherwise have
         nothing to do; where workers are scarce, earlier populations go first.
     window
-        Steps that a member may be ahead of the slowest living one of its population: it
-        waits rather than be further ahead. At least `every`; None for no limit.
+        Most steps that a member may be ahead of the slowest living member of its population;
+        then it waits. At least `every`; None for no limit.
     sampler
         Proposes the members that are sampled; None draws at random. It observes no child.
 

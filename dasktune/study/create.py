@@ -157,8 +157,8 @@ def create_study(
         first, and are trained again if they are needed later. Each driver that uses the store
         keeps to its own budget.
     keep
-        Whose last states are never evicted: ``best:3`` for the 3 best trials, ``all`` or
-        ``none``.
+        The trials whose last states are never evicted: ``best:3`` for the 3 best trials,
+        ``all`` or ``none``.
     audit
         Share (0 to 1) of the stages resuming from a stored state that are audited. An audit
         trains some steps again, and compares: does resuming give the same as going on? The

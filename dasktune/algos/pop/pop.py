@@ -89,7 +89,7 @@ class POP(SampledTuner):
     space, trials, max_steps
         As for `dasktune.algos.sampled.SampledTuner`.
     target
-        Value of the metric to reach, in its own unit: above or below by the study's direction.
+        Value that the metric must reach, in its own unit, in the study's direction.
         None looks for the best value `within` the time: the target is then always a bit
         better than the best so far.
     within
