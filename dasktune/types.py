@@ -86,7 +86,7 @@ class HyperParameters(dict[str, Value]):
 
 
 class Config(dict[str, Any]):
-    """The config that a trainer gets: a dict that says which keys there are."""
+    """The config of a trainer: a dict whose error for an unknown key lists the known keys."""
 
     __slots__ = ()
 
@@ -215,11 +215,11 @@ class TrialState(Enum):
     RUNNING
         Its tuner has asked for steps that it does not have yet.
     PAUSED
-        It has all steps that its tuner has asked for, which may ask for more.
+        It has all steps that its tuner has asked for; the tuner may ask for more.
     COMPLETE
         It has reached its last step.
     PRUNED
-        Its tuner has stopped it before.
+        Its tuner has stopped it before its last step.
     FAIL
         It has failed, and reports no more.
     """
@@ -371,8 +371,8 @@ class Extend:
     until
         The last step; replaces the earlier request.
     priority
-        Higher goes first. Negative ones are an order of trials that the tuner wants equally: where
-        workers are of several classes, the class that suits a trial goes before that order.
+        Higher goes first. Negative priorities are an order of trials that the tuner wants equally:
+        on several classes of workers, the class that suits a trial counts before this order.
     reports
         Earlier steps to report, too, ascending; the training continues after them unless the
         tuner stops it.

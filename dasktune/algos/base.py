@@ -122,7 +122,7 @@ class Tuner(ABC):
     """Whether it decides by time: its reports then have a `dasktune.types.Now`."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
-        """Have a constructor name its class, and every problem of its arguments."""
+        """Check the calls of a constructor: an error names the class and all problems."""
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__:
             cls.__init__ = _checking(cls.__init__)  # type: ignore[method-assign]
@@ -306,7 +306,7 @@ class Tuner(ABC):
 
 
 def _checking(constructor: Callable[..., None]) -> Callable[..., None]:
-    """Return a constructor that refuses a call that does not fit, in words."""
+    """Return a constructor that refuses a wrong call with all its problems."""
     signature = inspect.signature(constructor)
 
     @wraps(constructor)

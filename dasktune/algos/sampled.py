@@ -124,7 +124,7 @@ class SampledTuner(Tuner):
     Attributes
     ----------
     options
-        The arguments that its kind alone has.
+        The arguments that only tuners of its class have.
 
     Raises
     ------

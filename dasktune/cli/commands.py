@@ -172,10 +172,10 @@ def logs(
     stores: StoreFlags,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the stages of a trial printed while they trained, also while it runs.
+    """Show the logs of a trial's stages, also while it runs.
 
-    Trials that share a stage share its log. Of each stage the last lines are kept. Reads the
-    database alone, and changes nothing.
+    A log has the last lines that a stage printed. Trials that share a stage share its log. Reads
+    the database alone, and changes nothing.
     """
     from dasktune.report.formats import printable
 

@@ -544,7 +544,7 @@ def plan_of(row: StudyRow) -> SearchPlan:
 
 
 def registered(row: StudyRow, records: Iterable[TrialRecord]) -> SearchPlan:
-    """Return a plan with trials of a study, each as far as it has reports."""
+    """Return a plan with trials of a study, each up to the last step that a stage may reach."""
     plan = plan_of(row)
     for record in records:
         until = last_step(record)

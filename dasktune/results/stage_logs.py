@@ -20,12 +20,12 @@ from dasktune.types import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLog:
-    """The last lines that an attempt of a stage printed.
+    """The last lines that an attempt printed.
 
     Parameters
     ----------
     study
-        The name of the study whose worker trained it; None if the study was deleted.
+        The name of the study that trained the stage; None if the study was deleted.
     trials
         Some of the trials of that study that requested it.
     start, stop

@@ -353,7 +353,7 @@ def savings_line(summary: Summary) -> str:
 
 
 def is_apart(summary: Summary) -> bool:
-    """Return whether there are several trials, of which no two had a step in common."""
+    """Return whether a study has several trials, and no two of them share a step."""
     return summary["trials"] > 1 and summary["steps_requested"] == summary["steps_unique"] > 0
 
 

@@ -17,10 +17,10 @@ from dasktune.storage.database.schema import CheckpointRow, StageRow
 from dasktune.types import Step, TrialState
 
 MOST_STEPS = 2000
-"""Most steps of a trial that are looked up one by one; of longer ones only some are."""
+"""Most steps of a trial that are looked up one by one; of a longer trial only some are."""
 
 SPARSE = 16
-"""Steps for each wanted one from which on to go from one wanted step to the next is quicker."""
+"""If wanted steps are further apart in the mean, it is faster to go from each to the next."""
 
 
 def last_reported(record: TrialRecord) -> Step:
@@ -31,7 +31,7 @@ def last_reported(record: TrialRecord) -> Step:
 def last_step(record: TrialRecord) -> Step:
     """Return the last step that a stage of a trial may reach.
 
-    A stage that failed was to go on up to the end of its trial at most; its key is that of its end.
+    A failed stage may have had to reach the last step of its trial; its key is that of its end.
     """
     if record.state is TrialState.FAIL:
         return record.max_steps

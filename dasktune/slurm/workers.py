@@ -201,7 +201,7 @@ def check_accepted(pools: Mapping[str, SlurmOptions], shared: Path) -> dict[str,
     Raises
     ------
     ClusterError
-        If SLURM does not answer, or it refuses all pools, with SLURM's messages.
+        If SLURM does not answer, or refuses all pools; with SLURM's messages.
     """
     refusals = {}
     for name, options in pools.items():

@@ -32,7 +32,7 @@ def running_file(path: Path) -> Iterator[None]:
 
 
 def runs_study_file() -> bool:
-    """Return whether a command runs the code of a study file here."""
+    """Return whether a command now runs the code of a study file."""
     return _STUDY_FILE.get() is not None
 
 

@@ -151,9 +151,8 @@ class Optimizer:
         ----------
         tuner
             Decides what is trained: one of `dasktune.algos`, or one of your own. The study
-            continues a tuner whose identity (class and arguments) it
-            knows, and returns at once if that had ended; with more trials than before, it goes
-            on with the further ones.
+            continues a tuner whose identity (class and arguments) it knows. If that tuner has
+            ended, this returns at once; with more trials than before, it trains the new ones.
         client
             Connected to the Dask cluster to run on; None starts a local one.
         workers
@@ -767,9 +766,9 @@ def _origin(stages: list[StageRow], steps: Step) -> str:
 
 
 def _name_problems(hp: Mapping[str, object], records: Iterable[TrialRecord]) -> Iterator[str]:
-    """Yield the problem of names that no trial has, where names of all trials are missing.
+    """Yield a problem for each name that no trial has, if a name that all trials have is missing.
 
-    Trials without a report say nothing: they may have failed for their names.
+    Trials without a report do not count: a wrong name may be why they failed.
     """
     known = [
         set(record.sequences) for record in records if record.was_trained_here and record.steps

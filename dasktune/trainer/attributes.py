@@ -84,7 +84,7 @@ def is_object(value: object) -> bool:
 
 
 def is_prepared(item: object) -> bool:
-    """Return whether an object is a loader that Accelerate has prepared, over one without a state.
+    """Return whether an object is a prepared loader of Accelerate whose inner loader has no state.
 
     Then its methods for saving and loading fail.
     """
@@ -95,7 +95,7 @@ def is_prepared(item: object) -> bool:
 def within_prepared(loader: Any) -> dict[str, Any]:
     """Return the objects with a state in a loader that Accelerate has prepared, by path.
 
-    A generator that its sampler makes, and seeds anew in each epoch, is none.
+    A generator of its sampler's own does not count: the sampler seeds it anew in each epoch.
     """
     inner, sampler = loader.base_dataloader, loader.get_sampler()
     own = sampler.generator if hasattr(sampler, "initial_seed") else None

@@ -115,8 +115,7 @@ class DividedTraining(Undivided):
 class _WithUnused(torch.nn.Module):
     """A module, and a parameter without elements that nothing uses.
 
-    Where torch searches for unused parameters and finds none, it prints that the search may be left
-    out.
+    If torch searches for unused parameters and finds none, it prints a warning against the search.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:

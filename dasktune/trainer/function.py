@@ -525,7 +525,7 @@ def _free(name: str, taken: Mapping[str, Any]) -> str:
 
 
 def _held(value: Any) -> Any:
-    """Return a number in a form that a state can hold, and that the rest of a step leaves alone."""
+    """Return a number in a form that a state can hold and the rest of a step cannot change."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     return value if isinstance(value, (int, float, np.number, np.bool_)) else float(value)

@@ -175,9 +175,9 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRow:
-    """The last lines that an attempt of a stage printed; a later row replaces it.
+    """The last lines that an attempt printed; a later row replaces an earlier one.
 
-    A stage that printed nothing has no row.
+    An attempt that printed nothing has no row.
     """
 
     attempt: str

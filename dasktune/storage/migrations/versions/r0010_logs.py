@@ -10,7 +10,7 @@ down_revision = "0009"
 
 
 def upgrade() -> None:
-    """Add the table; of older stages no log is known."""
+    """Add the table; older stages have no log."""
     op.create_table(
         "dasktune_logs",
         sa.Column("attempt", sa.String(128), primary_key=True),
