@@ -43,8 +43,11 @@ def where(thread: int) -> str:
 
 
 def sendable(text: str) -> str:
-    """Return a text that can be sent: file names may hold what is no UTF-8."""
-    return redacted(text).encode("utf-8", "backslashreplace").decode()
+    """Return a text that can be sent and stored.
+
+    File names may hold what is no UTF-8, and PostgreSQL stores no NUL.
+    """
+    return redacted(text).encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 def spoils_process(error: BaseException) -> bool:

@@ -28,6 +28,7 @@ def text_of(*printed: str) -> str:
         (("a\r\n", "b\r\n"), "a\nb"),
         (("\x1b[31mred\x1b[0m, \x1b[2Kcleared",), "red, cleared"),
         (("no surrogate: \udcff",), "no surrogate: \\udcff"),
+        (("no NUL: \0",), "no NUL: \\x00"),
         (("sqlite+psycopg://ann:letmein@db/x",), "sqlite+psycopg://***@db/x"),
         (("\n",), ""),
     ],
