@@ -47,7 +47,9 @@ class PrintedLines:
         self._last = ""
         self._size = self._left_out = 0
         self._is_new = False
-        self._lock = threading.Lock()  # a watching thread may ask while the stage prints
+        # A watching thread may ask while the stage prints; and the garbage collection may run a
+        # finalizer that prints, in the middle of an addition.
+        self._lock = threading.RLock()
 
     def add(self, text: str) -> None:
         """Add a printed text; as in a terminal, a carriage return overwrites its line."""
@@ -55,7 +57,7 @@ class PrintedLines:
             *whole, last = (self._last + text).split("\n")
             for line in map(_overwritten, whole):
                 self._lines.append(line.rstrip("\r"))
-                self._size += len(line) + 1
+                self._size += len(self._lines[-1]) + 1
             self._last = _overwritten(last)
             while self._lines and self._size + len(self._last) > MOST_CHARACTERS:
                 self._size -= len(self._lines.popleft()) + 1

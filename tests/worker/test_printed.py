@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import sys
@@ -37,9 +38,10 @@ def test_log_shows_lines_as_a_terminal(printed: tuple[str, ...], shown: str) -> 
     assert text_of(*printed) == shown
 
 
-def test_log_of_many_lines_keeps_the_last() -> None:
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_log_of_many_lines_keeps_the_last(end: str) -> None:
     lines = [f"line {number}" for number in range(10_000)]
-    head, *kept = text_of(*(f"{line}\n" for line in lines)).splitlines()
+    head, *kept = text_of(*(f"{line}{end}" for line in lines)).splitlines()
     assert kept == lines[-len(kept) :]
     assert head == f"({10_000 - len(kept):,} earlier lines are left out)"
     assert MOST_CHARACTERS - 20 < len("\n".join(kept)) <= MOST_CHARACTERS
@@ -51,6 +53,30 @@ def test_log_of_a_long_line_cuts_no_secret() -> None:
         text = f"{'x' * 99} {url} {'y' * (MOST_CHARACTERS - len(url) - 2 + missing)}"
         assert "letmein" not in text_of(*text)
         assert len(text_of(text)) <= MOST_CHARACTERS
+
+
+def test_log_bears_a_finalizer_that_prints() -> None:
+    log = PrintedLines()
+
+    class Noisy:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            log.add("freed\n")
+
+    def train() -> None:
+        for allocations in range(2, 40):  # one of them has the collection begin in an addition
+            gc.set_threshold(allocations)
+            for _ in range(200):
+                Noisy()
+                log.add("a\nb\n")
+
+    before, training = gc.get_threshold(), threading.Thread(target=train, daemon=True)
+    training.start()
+    training.join(60)
+    gc.set_threshold(*before)
+    assert not training.is_alive()
 
 
 def test_log_is_sent_again_only_if_more_was_printed() -> None:
