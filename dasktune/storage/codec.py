@@ -48,7 +48,7 @@ from dasktune.storage.tensors import (
     torch_module,
     torch_source,
 )
-from dasktune.types import HyperParameters
+from dasktune.types import Config, HyperParameters
 
 _FORMAT = "dasktune-state"
 VERSION = 2
@@ -226,7 +226,7 @@ class _Encoder:
             return self._items(value, path, depth)
         if kind is tuple:
             return {"tuple": self._items(value, path, depth)}
-        if kind is dict or kind is HyperParameters:
+        if kind in (dict, HyperParameters, Config):
             return {"dict": self._pairs(value, path, depth)}
         if kind is OrderedDict:
             return {"ordered": self._ordered(value, path, depth)}

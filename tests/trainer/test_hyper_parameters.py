@@ -18,7 +18,7 @@ from dasktune.errors import StateError, TrainerError
 from dasktune.sequences import MultiStep, as_sequence
 from dasktune.storage.codec import encode
 from dasktune.trainer.lifecycle import TrainerRun, run_alone
-from dasktune.types import HyperParameters
+from dasktune.types import Config, HyperParameters
 from tests import toy_trainers
 from tests.trainer.test_table_of_trainers import ROWS, Outcome
 
@@ -257,3 +257,7 @@ def test_it_is_stored_as_the_plain_dict_of_before():
     assert encode({"hp": shown}).digest == encode({"hp": {"lr": 0.1}}).digest
     for copied in (copy.deepcopy(shown), pickle.loads(pickle.dumps(shown))):
         assert (copied, copied["width"]) == (shown, 8)
+
+
+def test_a_config_is_stored_as_the_plain_dict_of_before():
+    assert encode({"c": Config(rate=0.5)}).digest == encode({"c": {"rate": 0.5}}).digest
