@@ -238,16 +238,13 @@ def _function_problems(function: FunctionType) -> Iterator[str]:
 
 def _counts_anew(function: FunctionType) -> bool:
     """Return whether a function enumerates the steps of its run, as far as its source shows it."""
-    tree = definition_of(function)
+    tree, steps = definition_of(function), f"{function.__code__.co_varnames[0]}.steps()"
     calls = [] if tree is None else [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    texts = (
-        ast.unparse(call.args[0]) for call in calls if call.args and _name(call) == "enumerate"
+    return any(
+        ast.unparse(call.func) == "enumerate" and ast.unparse(call.args[0]) == steps
+        for call in calls
+        if call.args
     )
-    return any(text.endswith(".steps()") for text in texts)
-
-
-def _name(call: ast.Call) -> str:
-    return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
 def _method_problem(trainer_class: type, method: str) -> str | None:

@@ -208,7 +208,8 @@ class Run(Mapping[str, Value]):
             if any(item is known for known in self.tracked.values()):
                 continue
             self.tracked[_free(name, self.tracked)] = item
-        return objects[0] if len(objects) == 1 else objects
+        given = (*objects, *named.values())
+        return given[0] if len(given) == 1 else given
 
     def keep_fixed(self, *objects: Any) -> None:
         """Name objects whose state never changes, such as a frozen teacher.

@@ -330,6 +330,15 @@ def enumerating(run):
         run.report(loss=place)
 
 
+def counting_of_its_own(run):
+    for _ in run.steps():
+        run.report(loss=sum(place for place, _ in enumerate(run.config["schedule"].steps())))
+
+
+def test_a_function_may_enumerate_steps_of_another_object():
+    assert problems_of(counting_of_its_own) == ()
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
@@ -559,6 +568,7 @@ def test_track_returns_the_objects_that_it_was_given():
         first, second = nn.Linear(1, 1), nn.Linear(1, 1)
         both = run.track(first, second)
         same = both == (first, second) and run.track(first) is first
+        same = same and run.track(net=second) is second
         for _ in run.steps():
             run.report(loss=float(same))
 
