@@ -17,7 +17,7 @@ All are picklable with their attributes, because they travel between processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from inspect import Parameter, Signature
 from typing import Final
 
@@ -156,9 +156,9 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
 
 
 def call_problems(
-    name: str, signature: Signature, args: Sequence[object], options: Iterable[str]
+    name: str, signature: Signature, args: Sequence[object], options: Collection[str]
 ) -> list[str]:
-    """Return the problems of a call: unknown and missing arguments, too many by position.
+    """Return the problems of a call: unknown, missing and doubled arguments, too many by position.
 
     Parameters
     ----------
@@ -193,6 +193,11 @@ def call_problems(
         problems.append(f"{name} takes only {taken} without a name; name the others: {others}")
         return problems
     given = {*by_place[: len(args)], *options}
+    problems += [
+        f"{name} must be given {key} once, got it by its place and by its name"
+        for key in by_place[: len(args)]
+        if key in options
+    ]
     missing = [key for key in known if key not in given and parameters[key].default is _NONE]
     if missing:
         problems.append(f"{name} must be given {' and '.join(missing)}")

@@ -125,7 +125,7 @@ class Tuner(ABC):
         """Check the calls of a constructor: an error names the class and all problems."""
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__:
-            cls.__init__ = _checking(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = _checking(cls.__name__, cls.__init__)  # type: ignore[method-assign]
 
     def prepare(self, inputs: Inputs) -> None:
         """Receive the inputs that are known before the start.
@@ -305,13 +305,14 @@ class Tuner(ABC):
         raise ConfigurationError(f"{type(self).__name__} cannot be given more trials")
 
 
-def _checking(constructor: Callable[..., None]) -> Callable[..., None]:
-    """Return a constructor that refuses a wrong call with all its problems."""
+def _checking(owner: str, constructor: Callable[..., None]) -> Callable[..., None]:
+    """Return the constructor of a class that refuses a wrong call with all its problems."""
     signature = inspect.signature(constructor)
 
     @wraps(constructor)
     def check(self: Tuner, *args: object, **options: object) -> None:
-        name = type(self).__name__
+        # A constructor of a user's class may call that of its base wrongly.
+        name = type(self).__name__ if type(self).__init__ is check else owner
         hints = [
             f"{option} is Optuna's: write {_OF_OPTUNA[option]}"
             for option in options

@@ -372,7 +372,7 @@ def _texts_of_numbers(options: Iterable[object]) -> Iterator[str]:
     """Yield the problem of options that are text and read as numbers."""
     texts = [option for option in options if reads_as_number(option)]
     if texts:
-        numbers = ", ".join(f"{float(text):g}" for text in map(str, texts))
+        numbers = ", ".join(str(text).strip() for text in texts)
         yield (
             f"a number must not be text, got {', '.join(map(repr, texts))}; write {numbers}, or "
             f"dasktune.Choice({[*options]!r}) if text is meant"

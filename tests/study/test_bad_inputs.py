@@ -79,7 +79,8 @@ def by_text(value: object) -> str:
     ("value", "parts"),
     [
         ("0.1", ["lr: a number must not be text, got '0.1'; write 0.1, or", "Choice(['0.1'])"]),
-        (["1e-3", 0.2], ["got '1e-3'; write 0.001", "dasktune.Choice(['1e-3', 0.2]) if text"]),
+        ("20261126", ["got '20261126'; write 20261126, or"]),
+        (["1e-3", 0.2], ["got '1e-3'; write 1e-3", "dasktune.Choice(['1e-3', 0.2]) if text"]),
         ((0.1, 1.0), ["got (0.1, 1.0)", "dasktune.Float(0.1, 1.0) or [0.1, 1.0]"]),
         ({"min": 0.1, "max": 1}, ["choices must be a list, got {'min'", "dasktune.Float(low, "]),
         ({"values": [0.1]}, ["choices must be a list, got {'values': [0.1]}"]),
@@ -87,7 +88,7 @@ def by_text(value: object) -> str:
         (FloatDistribution, ["got <class 'optuna", "a range is dasktune.Float(low, high)"]),
         (optuna.samplers.RandomSampler(), ["a value must be an int", "RandomSampler"]),
     ],
-    ids=["text", "list", "tuple", "range", "values", "class", "optuna", "sampler"],
+    ids=["text", "digits", "list", "tuple", "range", "values", "class", "optuna", "sampler"],
 )
 def test_space_refuses_bad_values(value: object, parts: list[str]) -> None:
     text = refusal(lambda: dt.Space(lr=value))
@@ -155,6 +156,16 @@ def test_tuner_that_misses_arguments_names_itself(kind: Any) -> None:
     many = refusal(lambda: kind(SPACE, 3, 4, 5, 6))
     assert f"{kind.__name__} takes only " in many
     assert f"unknown option of {kind.__name__} 'step'" in refusal(lambda: kind(SPACE, step=3))
+
+
+class Halving(dt.algos.SHA):
+    def __init__(self, space: dt.Space, seeds: int) -> None:
+        super().__init__(space, trials=4, max_steps=8, seeds=seeds)  # type: ignore[call-arg]
+
+
+def test_tuner_of_a_user_names_the_constructor_that_refuses() -> None:
+    assert "unknown option of Halving 'trials'" in refusal(lambda: Halving(SPACE, trials=4))  # type: ignore[call-arg]
+    assert "unknown option of SHA 'seeds'" in refusal(lambda: Halving(SPACE, seeds=1))
 
 
 def test_tuner_names_all_missing_arguments() -> None:
@@ -256,6 +267,7 @@ def test_optimize_refuses_bad_arguments(
     [
         (lambda study: study.evaluate([0.1], 2), "hp must be values by name, got [0.1]"),
         (lambda study: study.evaluate({"lr": 0.1}), "evaluate must be given steps"),
+        (lambda study: study.evaluate({}, 2, steps=3), "evaluate must be given steps once, got"),
         (lambda study: study.evaluate({"lr": 0.1}, 0), "steps must be >= 1, got 0"),
         (lambda study: study.evaluate({"lr": dt.Float(0, 1)}, 2), "lr: a value must be an int"),
         (lambda study: study.enqueue_trial(3), "params must be values by coordinate, got 3"),
