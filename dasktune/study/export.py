@@ -238,20 +238,23 @@ def parts_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a state that `write_state` can write alone, by name.
 
     For a `dasktune.TorchTrainer` these are its attributes, modules as their own
-    ``state_dict``; for any other trainer, the entries of its state.
+    ``state_dict``, and what else a subclass adds to its state; for any other trainer, the
+    entries of its state.
 
     Examples
     --------
     >>> parts_of({"net": {"weight": 1.0}, "epoch": 3})
     {'net': {'weight': 1.0}, 'epoch': 3}
     """
-    if state.keys() - _NEWER_PARTS != _TORCH_TRAINER:
+    if not state.keys() >= _TORCH_TRAINER:
         return dict(state)
+    own_parts = _TORCH_TRAINER | _NEWER_PARTS
+    added = {name: part for name, part in state.items() if name not in own_parts}
     own = {
         name: saved["tensors"] if isinstance(saved, dict) and saved.keys() == _MODULE else saved
         for name, saved in state["objects"].items()
     }
-    return {**state["values"], **own}
+    return {**added, **state["values"], **own}
 
 
 def _part(state: Mapping[str, Any], name: str) -> Any:

@@ -160,6 +160,26 @@ def test_export_torch_view_does_not_bring_its_base(tmp_path: Path) -> None:
     assert saved["part"].data_ptr() == saved["again"].data_ptr()
 
 
+class Added(Own):
+    """Adds an entry to the state, as ready trainers of frameworks do."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "checkpoint": {"epoch": 3}}
+
+
+def test_parts_added_by_a_subclass_stand_beside_attributes(tmp_path: Path) -> None:
+    trainer = Added()
+    trainer.device = "cpu"
+    trainer.build({})
+    state, path = trainer.state_dict(), tmp_path / "part.pt"
+    fresh = torch.nn.Linear(2, 2)
+    fresh.load_state_dict(torch.load(write_state(path, state, ABOUT, "model")))
+    assert torch.equal(fresh.weight, trainer.model.weight)
+    assert torch.load(write_state(path, state, ABOUT, "checkpoint")) == {"epoch": 3}
+    with pytest.raises(ConfigurationError, match="known: checkpoint, count, model, optimizer"):
+        write_state(path, state, ABOUT, "net")
+
+
 def test_export_needs_torch_only_for_its_endings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
