@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
-from dasktune.errors import ConfigurationError, TrainerError
+from dasktune.errors import ConfigurationError
 from dasktune.types import Value
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -73,11 +73,11 @@ def refuse_ineffective(changed: Mapping[str, Value], used: Collection[str], wher
 
     Raises
     ------
-    TrainerError
+    ConfigurationError
         If there is one.
     """
     for name in sorted(changed.keys() - set(used)):
-        raise TrainerError(
+        raise ConfigurationError(
             f"the value of {name!r} changes, and nothing takes it over: no optimizer has it as an "
             f"option, and {where}; keep it constant"
         )

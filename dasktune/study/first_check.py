@@ -1,7 +1,8 @@
 """The check of a trainer before its trials are merged for the first time.
 
 A trainer without a verdict is checked while the cluster starts, in processes of its own. A
-failure stops the run before anything is trained. What the check does not reach in its time is left
+failure stops the run before anything is trained, and so does a trainer that refuses its
+hyper-parameters: the trial would fail. What the check does not reach in its time is left
 to the audits of the run.
 """
 
@@ -82,7 +83,14 @@ class NotChecked:
     reason: str
 
 
-Outcome = ResumeReport | NotChecked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A check whose trainer refuses the hyper-parameters of a trial, and the reason."""
+
+    reason: str
+
+
+Outcome = ResumeReport | NotChecked | Refused
 
 
 class FirstCheck:
@@ -170,6 +178,8 @@ class FirstCheck:
                 limit=CheckLimit(seconds=FIRST_CHECK_LAST_SECONDS, free=free),
                 run=self._processes.run,
             )
+        except ConfigurationError as error:
+            return Refused(reason=str(error))
         except (DasktuneError, CheckEndedError) as error:
             return NotChecked(reason=str(error))
         except OSError as error:  # temporary files and processes of this machine, not the trainer
@@ -286,7 +296,7 @@ class TrainerChecks:
         Raises
         ------
         ConfigurationError
-            If the trainer has failed, unless that is allowed.
+            If the trainer has failed or refuses a trial, unless that is allowed.
         StorageError
             If the verdict cannot be recorded.
         """
@@ -302,6 +312,12 @@ class TrainerChecks:
             case NotChecked(reason=reason):
                 how = "was checked on the CPU alone" if self._passed_on_cpu else "was not checked"
                 self._warn(f"{how} before this run: {reason}", is_audited)
+            case Refused(reason=reason):
+                if not allow_failed_check:
+                    raise ConfigurationError(
+                        f"{self._name} refuses a trial of this run: {reason}; mend it, or use "
+                        "check=False, by which such trials fail and others are trained"
+                    )
             case ResumeReport():
                 self._record(outcome)
                 if not outcome.ok:

@@ -97,6 +97,15 @@ class Failing(Logged):
             raise FileNotFoundError("/data is not mounted")
 
 
+class Refusing(Logged):
+    """Refuses a value that changes."""
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        if hasattr(self, "lr"):
+            raise ConfigurationError("the value of 'lr' changes, and nothing takes it over")
+        super().setup(hp)
+
+
 @pytest.fixture(autouse=True)
 def checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn the checks on, which are off in this suite."""
@@ -223,6 +232,18 @@ def test_a_trainer_that_fails_in_the_check_is_trained(
         assert study.summary()["steps_audited"] == begun
         study.optimize(dt.algos.Grid(SPACE, max_steps=STEPS + 1), client=two_threads)
         assert checked_steps(tmp_path) == begun, "one attempt is enough"
+
+
+@pytest.mark.process
+def test_a_trial_that_the_trainer_refuses_stops_the_run(
+    tmp_path: Path, two_threads: Client
+) -> None:
+    with made(tmp_path, Refusing) as study:
+        with pytest.raises(ConfigurationError, match="Refusing refuses a trial of this run: the"):
+            run(study, two_threads)
+        assert study.summary()["steps_executed"] == 0
+        run(study, two_threads, allow_failed_check=True)
+        assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL"]
 
 
 @pytest.mark.process

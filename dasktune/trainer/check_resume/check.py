@@ -167,7 +167,8 @@ def check_resume(
     Raises
     ------
     ConfigurationError
-        If the class is not a trainer, or the steps are out of order.
+        If the class is not a trainer, the steps are out of order, or the trainer refuses its
+        hyper-parameters or config.
     TrainerError
         If the trainer failed; the error holds the traceback of the process.
     StorageError

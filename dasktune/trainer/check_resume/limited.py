@@ -149,6 +149,8 @@ class LimitedProcesses:
         ------
         CheckEndedError
             If it took too long, or was cancelled.
+        ConfigurationError
+            If the trainer refused its hyper-parameters or config.
         TrainerError
             If the trainer failed; the error holds the traceback of the process.
         """

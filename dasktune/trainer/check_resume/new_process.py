@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dasktune.engine.timeouts import PARENT_LOOK_SECONDS
-from dasktune.errors import TrainerError
+from dasktune.errors import ConfigurationError, TrainerError
 from dasktune.storage.codec import decode, encode
 from dasktune.trainer.check_resume.differences import leaf_digest, leaves
 from dasktune.trainer.check_resume.plan import Span
@@ -35,6 +35,8 @@ from dasktune.types import Step, Value
 Digests = dict[str, str]
 Numbers = dict[str, list[float]]
 _COMMAND = "from dasktune.trainer.check_resume.new_process import main; main()"
+_REFUSED = "refused"
+"""Name of the finding of a trainer that has refused its hyper-parameters or config."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,8 @@ def run_in_new_process(
 
     Raises
     ------
+    ConfigurationError
+        If the trainer refused its hyper-parameters or config.
     TrainerError
         If the trainer failed; the error holds the traceback of the process.
     """
@@ -110,6 +114,8 @@ def run_in_new_process(
         traceback = text[max(text.find("Traceback (most recent"), 0) :]
         raise TrainerError(f"{job.code.qualname} failed in check_resume: {message}", traceback)
     findings: dict[str, Any] = load(job.folder, job.part)
+    if _REFUSED in findings:
+        raise ConfigurationError(findings[_REFUSED])
     return findings
 
 
@@ -136,7 +142,11 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
     trainer_class = unpack(job.code)
     meter = StepMeter(job, clock)  # after the imports, which are no training
     part = _whole if job.part == "whole" else _rest
-    save(part(job, trainer_class, meter), job.folder, job.part)
+    try:
+        findings = part(job, trainer_class, meter)
+    except ConfigurationError as error:
+        findings = {_REFUSED: str(error)}
+    save(findings, job.folder, job.part)
 
 
 def _end_with(parent: int) -> None:
