@@ -12,6 +12,7 @@ import copy
 import inspect
 import logging
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -71,6 +72,9 @@ _AT_FIRST = frozenset(
     {"__init__", "configure_optimizers", "configure_model", "configure_callbacks"}
 )
 """Methods that run before the first epoch only."""
+
+_NOTES = ("The `srun` command is available", r"`isinstance\(treespec, LeafSpec\)` is deprecated")
+"""Beginnings of warnings of Lightning about what no user can change: jobs are dasktune's part."""
 
 _FOLDER = "<folder>"
 
@@ -379,9 +383,10 @@ class LightningTrainer(TorchTrainer):
         """Set a changed value in optimizers where the old one was; return whether it was there."""
         groups = [group for each in self.optimizers for group in each.param_groups if name in group]
         if self.schedulers and any(f"initial_{name}" in group for group in groups):
-            raise TrainerError(
+            raise ConfigurationError(
                 f"the value of {name!r} changes, and a scheduler of configure_optimizers sets it, "
-                "too: remove one of the two"
+                "too: remove the scheduler, and write its course as the sequence of "
+                f"{name!r}, such as MultiStep or Cosine"
             )
         matching = [group for group in groups if group[name] == before]
         for group in matching:
@@ -537,6 +542,8 @@ def _device_options(device: str) -> dict[str, Any]:
 
 def _be_quiet() -> None:
     """Silence what Lightning says about each trainer, unless the user has chosen a level."""
+    for note in _NOTES:
+        warnings.filterwarnings("ignore", message=note)
     log = logging.getLogger("lightning.pytorch.utilities.rank_zero")
     if log.level == logging.NOTSET:
         log.setLevel(logging.WARNING)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +12,22 @@ import pytest
 
 import dasktune as dt
 from dasktune.errors import ConfigurationError, TrainerError
-from dasktune.sequences import MultiStep, Piecewise
+from dasktune.sequences import Cosine, Exponential, MultiStep, Piecewise
 from dasktune.trainer.check_resume.check import check_resume
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.lifecycle import run_alone
-from tests.integrations.exact import assert_resumes
+from tests.integrations.exact import assert_resumes, single_thread
 
 torch = pytest.importorskip("torch")
 L = pytest.importorskip("lightning.pytorch")
 
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, StepLR  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 pytestmark = [
     pytest.mark.framework("lightning"),
-    pytest.mark.filterwarnings(
-        "ignore:.*(srun|does not have many workers|LeafSpec|number of|no `val_data)"
-    ),
+    pytest.mark.filterwarnings("ignore:.*(does not have many workers|number of|no `val_data)"),
 ]
 
 
@@ -143,6 +144,58 @@ def test_a_trial_that_a_callback_has_stopped_stays_as_it_is() -> None:
     lone = run_alone(kind, {"lr": 0.05}, 4)
     assert lone.metrics[1] != lone.metrics[2] == lone.metrics[3] == lone.metrics[4]
     assert_resumes(kind, {"lr": 0.05}, 4)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "lr"),
+    [
+        (partial(StepLR, step_size=2, gamma=0.3), MultiStep(0.05, [2, 4], gamma=0.3)),
+        (partial(ExponentialLR, gamma=0.9), Exponential(0.05, gamma=0.9)),
+        (partial(CosineAnnealingLR, T_max=5, eta_min=0.01), Cosine(0.05, 5, final=0.01)),
+    ],
+)
+def test_sequences_train_as_the_schedulers_of_torch(scheduler: Any, lr: Any) -> None:
+    class WithScheduler(Net):
+        def configure_optimizers(self) -> Any:
+            optimizer = super().configure_optimizers()
+            return [optimizer], [scheduler(optimizer)]
+
+    expected = run_alone(trainer(WithScheduler, Data), {"lr": 0.05}, 5).metrics
+    found = run_alone(trainer(Net, Data), {"lr": lr}, 5).metrics
+    for step in range(1, 6):
+        assert found[step] == pytest.approx(expected[step], rel=1e-4)
+
+
+def test_notes_on_jobs_and_torch_are_left_out() -> None:
+    class Outspoken(Net):
+        def training_step(self, batch: Any, index: int) -> Any:
+            warnings.warn("my own", stacklevel=1)
+            return super().training_step(batch, index)
+
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        run_alone(trainer(Outspoken, Data), {"lr": 0.1}, 1)
+    shown = [str(warning.message) for warning in caught]
+    assert "my own" in shown
+    assert not [text for text in shown if "srun" in text or "LeafSpec" in text]
+
+
+def test_the_best_epoch_of_a_trial_loads_into_a_module(tmp_path: Path) -> None:
+    place = {"name": "net", "storage": tmp_path / "store"}
+    study = dt.create_study(trainer(Net, Data), metric="val_loss", direction="minimize", **place)
+    with single_thread(study.trainer) as client:
+        tuner = dt.algos.Grid(dt.Space(lr=[0.05, 0.1]), max_steps=3)
+        study.optimize(tuner, client=client, check=False, progress=False)
+    trial = study.best_trial
+    lone = run_alone(study.trainer, trial.sequences, 3, states_at=[1, 2, 3])
+    step = min(trial.metrics, key=lambda step: trial.metrics[step]["val_loss"])
+    net = Net(lr=0.1)
+    path = study.export(trial.number, tmp_path / "best.pt", step=step, only="module")
+    net.load_state_dict(torch.load(path))
+    last = study.best_model().module
+    for module, at in ((net, step), (last, 3)):
+        expected = lone.states[at]["objects"]["module"]["tensors"]
+        assert all(torch.equal(expected[name], part) for name, part in module.state_dict().items())
+    study.close()
 
 
 def test_no_trial_goes_beyond_max_epochs() -> None:
