@@ -56,6 +56,7 @@ from dasktune.study.config import StudyConfig
 from dasktune.study.first_check import KnownTrials, TrainerChecks, known_trials
 from dasktune.study.from_optuna import OF_OPTIMIZE, explained, tuner_problem
 from dasktune.study.main_guard import guard_problem
+from dasktune.study.redefined import redefined
 from dasktune.trainer.check_switch import checks_are_on
 from dasktune.trainer.code import pack
 from dasktune.trainer.metrics import metric_names
@@ -228,6 +229,7 @@ class Optimizer:
             if not place.records:
                 refuse(self._known_problems(tuner))
             self._warn_of_queue(tuner, goes_on=bool(place.records))
+            self._warn_of_redefinition()
             if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self._name)
                 self._repeat_differences()
@@ -402,6 +404,16 @@ class Optimizer:
                 "study %s: this tuner goes on, and takes no queued trials; %d wait for a new one, "
                 "such as one with another seed",
                 *(self._name, queued),
+            )
+
+    def _warn_of_redefinition(self) -> None:
+        """Log a warning if the trainer was edited and run again in a notebook's cell."""
+        name = redefined(self._config, str(self._results.row.spec["fingerprint"]))
+        if name is not None:
+            logger.warning(
+                "study %s trains %s as it was when the study was opened; %s has changed since. "
+                "create_study(..., if_changed='new') opens a version of the study for its new code",
+                *(self._name, name, name),
             )
 
     def _known_problems(self, tuner: Tuner) -> Iterator[str]:

@@ -138,6 +138,9 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
         made.close()
 
 
+CHANGED = "study note trains Note as it was when the study was opened; Note has changed since."
+
+
 def opened(name: str) -> str:
     return f'study = dt.create_study(Note, **options("{name}"), if_changed="new")'
 
@@ -147,9 +150,11 @@ def test_an_edited_class_makes_the_next_version(notebook: Notebook) -> None:
     notebook.run(f"study.optimize(tuner, {HOW})")
     assert notebook.run("print(study.name, round(study.best_value, 9))") == "stdout: note 0.6\n"
     notebook.run(f"# The cell is run again.\n{TRAINER}")
+    assert CHANGED not in notebook.run(f"study.optimize(tuner, {HOW})")
     assert notebook.run(opened("note")) == ""
     assert notebook.run("study.name") == "text/plain: 'note'"
     notebook.run(TRAINER.replace("+= self.lr", "+= 2 * self.lr"))
+    assert CHANGED in notebook.run(f"study.optimize(tuner, {HOW})")
     assert "study note-2 is a new version of note; what differs:" in notebook.run(opened("note"))
     notebook.run(f"study.optimize(tuner, {HOW})")
     assert notebook.run("print(study.name, round(study.best_value, 9))") == "stdout: note-2 1.2\n"
