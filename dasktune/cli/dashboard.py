@@ -42,9 +42,10 @@ def show(
     from dasktune.cli.status import database_at
     from dasktune.dashboard.access import Access
     from dasktune.dashboard.changes import StudyChanges
-    from dasktune.dashboard.server import Studies, serve
+    from dasktune.dashboard.server import Studies, bokeh_files, serve
     from dasktune.storage.database.database import Database
 
+    bokeh_files()  # where they are missing, say so before a study file is loaded
     url, own = database_at(target, settings)
     with closing(Database(url, create=False, reads_only=True)) as database:
         changes = StudyChanges(url) if allows_changes else None

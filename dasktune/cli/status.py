@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from dasktune.cli.results import shown, table
@@ -18,6 +19,9 @@ __all__ = ["DATABASES", "MOST_FAILED", "StudyStatus", "in_words", "migrate", "re
 
 DATABASES = ("sqlite", "postgresql")
 """The first words of database URLs; other URLs are those of checkpoint stores."""
+
+FILE = "dasktune.db"
+"""The database of a local store."""
 
 MOST_STORES = 10
 """Stores that are named where a folder of stores is given in place of one."""
@@ -49,9 +53,9 @@ def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> 
     Parameters
     ----------
     target
-        A study file, a storage folder or URL, or a database's file or URL.
+        A study file, a storage folder or URL, a database's file or URL, or a folder of stores.
     name
-        The only study to read; all of the database if None, or the study of the file.
+        The only study to read; all studies if None, or the study of the file.
     settings
         As for `dasktune.cli.study_file.load`, if the target is a study file.
 
@@ -62,17 +66,20 @@ def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> 
     StorageError
         If there is no database, or it cannot be read.
     """
-    url, own = database_at(target, settings)
-    name = name if name is not None else own
-    database = Database(url, create=False)
-    try:
-        rows = list(database.studies())
-        known = [row.name for row in rows]
-        if name is not None and name not in known:
-            raise ConfigurationError(unknown("study", name, known))
-        return [status_of(database, row) for row in rows if name in (None, row.name)]
-    finally:
-        database.close()
+    urls = [str(store / FILE) for store in stores_below(target) if (store / FILE).exists()]
+    if not urls:
+        url, own = database_at(target, settings)
+        urls, name = [url], name if name is not None else own
+    known: list[str] = []
+    studies: list[StudyStatus] = []
+    for url in urls:
+        with closing(Database(url, create=False)) as database:
+            rows = list(database.studies())
+            known += [row.name for row in rows]
+            studies += [status_of(database, row) for row in rows if name in (None, row.name)]
+    if name is not None and not studies:
+        raise ConfigurationError(unknown("study", name, known))
+    return studies
 
 
 def database_at(target: str, settings: Sequence[str] = ()) -> tuple[str, str | None]:
@@ -115,12 +122,18 @@ def check_exists(target: str) -> None:
             f"no such file or folder: {target!r}; "
             "target must be a study file, a storage folder or a database that exists"
         )
-    if path.is_dir() and not any((path / name).exists() for name in ("dasktune.db", MARKER)):
-        stores = [place.parent for level in _LEVELS for place in path.glob(f"{level}{MARKER}")]
-        if stores:
-            names = ", ".join(sorted(map(str, stores))[:MOST_STORES])
-            more = f" and {len(stores) - MOST_STORES} more" if len(stores) > MOST_STORES else ""
-            raise ConfigurationError(f"{target!r} is no store; stores below it: {names}{more}")
+    if stores := stores_below(target):
+        names = ", ".join(map(str, stores[:MOST_STORES]))
+        more = f" and {len(stores) - MOST_STORES} more" if len(stores) > MOST_STORES else ""
+        raise ConfigurationError(f"{target!r} is no store; stores below it: {names}{more}")
+
+
+def stores_below(target: str) -> list[Path]:
+    """Return the stores in a folder that is none itself; empty for any other target."""
+    path = Path(target)
+    if not path.is_dir() or any((path / name).exists() for name in (FILE, MARKER)):
+        return []
+    return sorted(place.parent for level in _LEVELS for place in path.glob(f"{level}{MARKER}"))
 
 
 def in_words(studies: Sequence[StudyStatus], *, verbose: bool = False) -> str:

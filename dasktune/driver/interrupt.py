@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +21,9 @@ SAVING = b"\nsaving what runs; interrupt again to give that up\n"
 
 
 @contextmanager
-def interruptible(stop: Callable[[], bool]) -> Iterator[None]:
+def interruptible(
+    stop: Callable[[], bool], last_line: Callable[[], str] | None = None
+) -> Iterator[None]:
     """Stop a study gently at the first signal, and at once at the second.
 
     A signal may come in the middle of a transaction or of a message to a worker, so the
@@ -33,6 +36,8 @@ def interruptible(stop: Callable[[], bool]) -> Iterator[None]:
     ----------
     stop
         Asks what runs to save and to end; returns whether anything ran.
+    last_line
+        Returns the line to write to standard error before the interrupt is raised at the end.
 
     Raises
     ------
@@ -63,4 +68,6 @@ def interruptible(stop: Callable[[], bool]) -> Iterator[None]:
         for number in signals:
             signal.signal(number, DEFAULTS[number])
     if asked:
+        if last_line is not None:
+            sys.stderr.write(f"{last_line()}\n")
         raise KeyboardInterrupt

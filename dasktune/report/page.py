@@ -261,7 +261,8 @@ def amounts(summary: Summary) -> list[Amount]:
         ("reused", "found from other runs", summary["steps_reused"], "k3"),
     ]
     if beyond := summary["steps_beyond"]:
-        bars.insert(-1, ("beyond", "of those, more than were asked for in the end", beyond, "k1"))
+        words = "of those, used by no result: trials were stopped or failed meanwhile"
+        bars.insert(-1, ("beyond", words, beyond, "k1"))
     if withdrawn := summary["steps_withdrawn"]:
         bars.insert(
             -1, ("withdrawn", "of those, before an audit forbade to merge", withdrawn, "k1")

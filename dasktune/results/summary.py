@@ -346,7 +346,10 @@ def savings_line(summary: Summary) -> str:
     if summary["steps_reused"]:
         details.append(f"{summary['steps_reused']:,} found from other runs")
     line = f"trained {executed / requested:.0%} of the steps asked for ({', '.join(details)})"
-    line += f", and {beyond:,} more than were asked for in the end" if beyond else ""
+    if beyond:
+        line += (
+            f", and {beyond:,} more that no result uses: trials were stopped or failed meanwhile"
+        )
     alone = "the trials share no steps" if is_apart(summary) else ""
     parts = [line, alone, devices_line(summary), audits_text(summary), withdrawn_text(summary)]
     return "; ".join(filter(None, parts))

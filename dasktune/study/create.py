@@ -26,6 +26,7 @@ from dasktune.results.rules import other_rule
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.layout import MARKER
 from dasktune.storage.retention import Keep
 from dasktune.study.config import StudyConfig, direction_needed
 from dasktune.study.folder import runs_study_file, study_folder
@@ -42,7 +43,7 @@ Opener = Callable[[StudyConfig], Study]
 """Makes a study of a configuration, as `open_study` does."""
 
 
-@explained(OF_STUDY)
+@explained(OF_STUDY, 'create_study(train, name="digits", metric="accuracy", ...)')
 def create_study(
     trainer: GivenTrainer | None,
     *,
@@ -87,7 +88,8 @@ def create_study(
     storage
         Where checkpoints go: a folder or a URL of fsspec; if None, ``runs/<name>`` with
         dashes in place of characters that are neither letters nor digits. A relative folder is in
-        that of the study file or script that runs; in a notebook, in the working directory.
+        that of the file that defines the study: a study file, or the script that runs; in a
+        notebook, in the working directory.
     database
         A path or a URL of SQLAlchemy; if None, ``dasktune.db`` in a local `storage`.
     direction
@@ -230,8 +232,11 @@ def open_study(
     """
     refuse(config.moved_problems())
     spec = config.spec()
-    store = CheckpointStore(config.store_url)
-    spec |= {"store": store.check(), "storage": _whole(config.store_url)}
+    store, whole = CheckpointStore(config.store_url), _whole(config.store_url)
+    is_surprising = config.folder is None and whole != config.store_url
+    if is_surprising and not Path(whole, MARKER).exists():
+        logger.warning("study %s: new store in %s", config.name, whole)
+    spec |= {"store": store.check(), "storage": whole}
     database = open_database(config.database_url)
     try:
         config = _version(config, spec, database)

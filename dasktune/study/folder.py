@@ -1,8 +1,9 @@
-"""The folder from which a study's relative paths start: the folder of its study file.
+"""The folder from which a study's relative paths start: that of the file that defines the study.
 
-So `python FILE` and `dasktune run FILE` mean the same store from any working directory. A notebook
-has no file: its paths start from the working directory. So do those of other programs (`python -m`,
-a test runner), whose own folder is not that of the study.
+A study file defines `study` and `tuner`; any other script that runs defines the study itself. So
+`python FILE`, `dasktune run FILE` and `import FILE; FILE.study()` mean the same store from any
+working directory. A notebook has no file: its paths start from the working directory. So do those
+of other programs (`python -m`, a test runner), whose own folder is not that of the study.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import FrameType
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
@@ -37,8 +39,9 @@ def runs_study_file() -> bool:
 
 
 def study_folder() -> Path | None:
-    """Return the folder of the study file or script that runs; None for a session without one."""
-    if (file := _STUDY_FILE.get()) is not None:
+    """Return the folder of the study file or script that creates a study; None without one."""
+    file = _STUDY_FILE.get() or _calling_study_file(sys._getframe(1))
+    if file is not None:
         return file.parent
     main = sys.modules.get("__main__")
     file_name = getattr(main, "__file__", None)
@@ -46,6 +49,21 @@ def study_folder() -> Path | None:
     if not file_name or getattr(main, "__spec__", None) or Path(file_name).suffix != ".py":
         return None
     return Path(file_name).absolute().parent
+
+
+def _calling_study_file(frame: FrameType | None) -> Path | None:
+    """Return the innermost file among the callers that defines `study` and `tuner`."""
+    while frame is not None:
+        is_module = frame.f_code.co_name == "<module>"  # its last lines may not have run yet
+        names = frame.f_code.co_names if is_module else frame.f_globals
+        if (
+            "study" in names
+            and "tuner" in names
+            and (path := Path(frame.f_code.co_filename)).is_file()
+        ):
+            return path.absolute()
+        frame = frame.f_back
+    return None
 
 
 def from_folder(folder: Path | None, place: str) -> str:

@@ -36,9 +36,12 @@ OF_OPTIMIZE: Mapping[str, str] = {
 
 
 def explained(
-    hints: Mapping[str, str],
+    hints: Mapping[str, str], example: str
 ) -> Callable[[Callable[Given, Returned]], Callable[Given, Returned]]:
-    """Return a decorator that refuses Optuna's keywords with the words to write in their place."""
+    """Return a decorator that refuses Optuna's keywords with the words to write in their place.
+
+    A call that misses an argument is refused with the example.
+    """
 
     def decorate(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
         signature = inspect.signature(function)
@@ -50,7 +53,13 @@ def explained(
                 for name, value in kwargs.items()
                 if name in hints
             )
-            refuse(call_problems(function.__name__, signature, args, kwargs))
+            problems = call_problems(function.__name__, signature, args, kwargs)
+            refuse(
+                f"{problem}, such as {example} ({PAGE})"
+                if " must be given " in problem
+                else problem
+                for problem in problems
+            )
             return function(*args, **kwargs)
 
         return call

@@ -128,7 +128,7 @@ class Optimizer:
         self.ending = ""
         self.runner: DaskRunner | None = None
 
-    @explained(OF_OPTIMIZE)
+    @explained(OF_OPTIMIZE, "study.optimize(dasktune.algos.ASHA(space, ...))")
     def optimize(
         self,
         tuner: Tuner,
@@ -256,7 +256,7 @@ class Optimizer:
                     with (
                         self._mirroring,
                         self._stoppable(meter),
-                        interruptible(self.stop),
+                        interruptible(self.stop, lambda: self._interrupted_line(meter)),
                         self._checks.running(known, timeouts.step_seconds),
                         cluster_of(client, workers, gpus, trials_per_gpu) as connected,
                     ):
@@ -525,7 +525,7 @@ class Optimizer:
         with self._noted(begun.meter):
             train(begun, is_alone=True, share=0.0)
 
-    @explained({})
+    @explained({}, "study.evaluate({'lr': 0.1}, steps=30)")
     def evaluate(
         self,
         hp: Mapping[str, object],
@@ -604,6 +604,12 @@ class Optimizer:
             yield
         finally:
             self._lock.release()
+
+    def _interrupted_line(self, meter: Meter) -> str:
+        """Return the line that says what is saved after an interrupt, and how to go on."""
+        saved = "what ran is saved" if meter.of_this_run.steps else "no step was trained"
+        how = "" if self._config.load_if_exists else ", with load_if_exists=True in create_study"
+        return f"{self._name}: interrupted; {saved}; the same command goes on{how}"
 
     @contextmanager
     def _stoppable(self, meter: Meter) -> Iterator[None]:

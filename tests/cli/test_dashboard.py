@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -120,3 +121,14 @@ def test_the_page_stops_a_run_and_has_trials_retried(folder: Folder) -> None:
     assert after.stages["failed"] > before.stages["failed"]
     assert folder.command("run", "counting.py", *bad).returncode == 1
     assert read(store)[0].stages == after.stages, "a request is taken once"
+
+
+def test_a_missing_extra_is_named_before_the_study_file_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+    study_file = tmp_path / "slow.py"
+    study_file.write_text("raise SystemExit('it was loaded')")
+    done = CliRunner().invoke(app, ["dashboard", str(study_file)])
+    assert done.exit_code == 2
+    assert "the live page needs Bokeh: pip install 'dasktune[dashboard]'" in done.stderr

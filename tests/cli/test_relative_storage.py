@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,21 @@ def run_script(lab: Path, cwd: Path) -> None:
     assert script.returncode == 0, script.stderr
 
 
+def test_an_imported_study_file_uses_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = write_lab(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.syspath_prepend(lab)
+    with working_in(elsewhere):
+        import_module("tune").study().close()
+    assert (lab / "runs/net/dasktune.json").is_file()
+    assert not (elsewhere / "runs").exists()
+    for name in ("tune", "place"):
+        sys.modules.pop(name)
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("arguments", ["", ', database="sqlite:///net.db"'])
 def test_a_script_and_a_command_use_one_store(tmp_path: Path, arguments: str) -> None:
@@ -86,11 +102,13 @@ def test_a_store_of_the_working_directory_is_refused(tmp_path: Path) -> None:
         assert command("status", "lab/tune.py").exit_code == 0
 
 
-def test_a_notebook_uses_its_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_notebook_uses_its_working_directory_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import dasktune as dt
 
     monkeypatch.chdir(tmp_path)
-    dt.create_study(None, name="cell", metric="loss").close()
+    for _ in range(2):
+        dt.create_study(None, name="cell", metric="loss", load_if_exists=True).close()
     assert (tmp_path / "runs/cell/dasktune.json").is_file()
+    assert caplog.messages == [f"study cell: new store in {tmp_path / 'runs/cell'}"]

@@ -63,6 +63,17 @@ def test_several_studies_have_a_line_each(store: Path) -> None:
     assert len(command("status", str(store), "--verbose")[1].splitlines()) > 3 * 4
 
 
+def test_status_takes_a_folder_of_stores(store: Path) -> None:
+    dt.create_study(None, name="fourth", metric="loss", storage=store.parent / "other").close()
+    code, out, _ = command("status", str(store.parent))
+    assert (code, sorted(line.split()[0] for line in out.splitlines()[1:-1])) == (
+        0,
+        ["first", "fourth", "second", "third"],
+    )
+    assert command("status", str(store.parent), "--study", "fourth")[1].startswith("fourth (min")
+    assert "unknown study 'fith'" in command("status", str(store.parent), "--study", "fith")[2]
+
+
 def test_a_store_without_its_file_gives_a_report(store: Path) -> None:
     code, out, _ = command("report", str(store), "--study", "third")
     assert (code, out) == (0, f"{store / 'report-third.html'}\n")
@@ -75,7 +86,7 @@ def test_what_is_not_there_is_called_so(store: Path, tmp_path: Path) -> None:
         code, _, error = command(name, str(tmp_path / "nope"))
         assert code == 2
         assert error.startswith(f"error: no such file or folder: '{tmp_path / 'nope'}'"), name
-    code, _, error = command("status", str(tmp_path))
+    code, _, error = command("dashboard", str(tmp_path))
     assert (code, error) == (2, f"error: '{tmp_path}' is no store; stores below it: {store}\n")
     assert "no such file: 'nope.py'" in command("run", "nope.py")[2]
 

@@ -70,6 +70,16 @@ def test_the_first_signal_only_asks(
     assert capfd.readouterr().err == SAVING.decode()
 
 
+def test_the_last_line_comes_before_the_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        with interruptible(Running().stop, lambda: "saved"):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert capsys.readouterr().err == "saved\n"
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 def test_the_second_signal_ends_it_at_once(number: signal.Signals) -> None:
     study = Running()
@@ -197,6 +207,7 @@ def test_a_script_saves_what_runs_and_goes_on_with_it(
         process.send_signal(number)
     out, errors = process.communicate(timeout=PATIENCE)
     assert "Traceback" not in errors
+    assert errors.endswith("slow: interrupted; what ran is saved; the same command goes on\n")
     trained = len(log.read_text().splitlines())
     assert out == f"interrupted {trained}\n", errors
     assert HELD <= trained < STEPS
@@ -216,6 +227,7 @@ def test_a_script_is_interrupted_while_its_cluster_starts(tmp_path: Path) -> Non
     out, errors = process.communicate(timeout=PATIENCE)
     assert out == "interrupted 0\n", errors
     assert "Traceback" not in errors
+    assert errors.endswith("slow: interrupted; no step was trained; the same command goes on\n")
 
 
 def start(folder: Path) -> subprocess.Popen[str]:

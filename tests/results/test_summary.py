@@ -152,7 +152,8 @@ def test_savings_line_never_exceeds_100_percent() -> None:
     stages = [stage(0, 0, 4)]
     found = figures(plan, records, executed=4, beyond=steps_beyond(plan, records, stages))
     assert savings_line(found) == (
-        "trained 100% of the steps asked for (1 of 1), and 3 more than were asked for in the end"
+        "trained 100% of the steps asked for (1 of 1), and 3 more that no result uses: "
+        "trials were stopped or failed meanwhile"
     )
 
 

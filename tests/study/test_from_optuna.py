@@ -44,6 +44,14 @@ def message(call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
+def test_a_study_without_a_name_is_refused_with_an_example() -> None:
+    refused = message(lambda: dt.create_study(direction="maximize"))  # type: ignore[call-arg]
+    assert refused.startswith(
+        "create_study must be given trainer and name and metric, such as "
+        'create_study(train, name="digits", metric="accuracy", ...) (docs/from-optuna.md'
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
