@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -134,11 +136,23 @@ def test_conda_users_get_torch_for_cpus_and_no_extra_more() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
-def test_the_pages_install_torch_for_cpus_first(page: str) -> None:
-    """pip keeps a torch that is there, so that the second line draws no CUDA."""
+def test_the_pages_install_the_tested_versions(page: str) -> None:
     text = (ROOT / page).read_text()
-    first = f"pip install torch --index-url {CPU_BUILDS}"
-    assert text.index(first) < text.index("pip install '.[torch]'")
+    lines = re.findall(r"^    (pip install .*'\.\[.*)$", text, re.MULTILINE)
+    assert {line.partition("#")[0].strip() for line in lines} >= {
+        "pip install -c constraints.txt '.[torch]'"
+    }
+    assert all("-c constraints.txt" in line for line in lines)
+    assert f"--extra-index-url {CPU_BUILDS}" in text
+
+
+@pytest.mark.process
+def test_an_extra_is_added_to_the_installed_package() -> None:
+    """No index has the package: pip takes the one that is there."""
+    line = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index"]
+    done = subprocess.run([*line, "dasktune[torch,s3]"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Requirement already satisfied: dasktune[s3,torch]" in done.stdout
 
 
 def test_extras_of_the_installation_page_are_those_of_pyproject() -> None:

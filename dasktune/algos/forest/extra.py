@@ -10,7 +10,7 @@ from typing import Any
 from dasktune.errors import ConfigurationError
 
 _MISSING = (
-    "the priority of models needs scikit-learn: pip install dasktune[forest], also on workers; "
+    "the priority of models needs scikit-learn: pip install 'dasktune[forest]', also on workers; "
     "or leave it out with Forest(priority=False)"
 )
 

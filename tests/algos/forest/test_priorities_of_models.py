@@ -199,7 +199,7 @@ def test_unknown_priority_is_refused() -> None:
 
 def test_missing_scikit_learn_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra, "find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"pip install dasktune\[forest\]"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'dasktune\[forest\]'"):
         Forest()
     Forest(priority=False)
     Forest(priority="deviation")

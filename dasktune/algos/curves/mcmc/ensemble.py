@@ -53,7 +53,7 @@ class CurveEnsemble:
     - A curve with fewer than 4 scores, a constant one, and one that no family fits is
       predicted by `Persistence`.
 
-    It needs the extra ``curves``, also on workers: ``pip install dasktune[curves]``. A
+    It needs the extra ``curves``, also on workers: ``pip install 'dasktune[curves]'``. A
     prediction takes about a second. `Prediction.deviations` are those of the posterior alone,
     as HyperDrive has them.
 

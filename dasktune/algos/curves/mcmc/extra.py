@@ -24,5 +24,5 @@ def _imported(name: str) -> Any:
     except ImportError as error:
         package = name.partition(".")[0]
         raise ConfigurationError(
-            f"CurveEnsemble needs {package}: pip install dasktune[curves]"
+            f"CurveEnsemble needs {package}: pip install 'dasktune[curves]'"
         ) from error

@@ -177,7 +177,7 @@ def test_a_missing_package_is_named_before_anything_runs(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigurationError, match=r"pip install dasktune\[curves\]"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'dasktune\[curves\]'"):
         CurveEnsemble()
     space = dt.Space(lr=dt.Float(0.1, 1.0))
     with pytest.raises(ConfigurationError, match=r"EarlyTerm: CurveEnsemble needs \w+: pip inst"):
@@ -187,5 +187,5 @@ def test_a_missing_package_is_named_before_anything_runs(
 @pytest.mark.parametrize("name", ["emcee", "scipy.optimize"])
 def test_a_worker_without_a_package_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigurationError, match=r"pip install dasktune\[curves\]"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'dasktune\[curves\]'"):
         SMALL.predict(curve(), (100,))
