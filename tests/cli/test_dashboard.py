@@ -123,7 +123,7 @@ def test_the_page_stops_a_run_and_has_trials_retried(folder: Folder) -> None:
     assert read(store)[0].stages == after.stages, "a request is taken once"
 
 
-def test_a_missing_extra_is_named_before_the_study_file_is_loaded(
+def test_a_missing_extra_is_named_before_the_file_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "bokeh", None)
