@@ -28,6 +28,7 @@ from dasktune.engine.engine import Engine
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.report.formats import count, duration, number, percent
+from dasktune.results.state_words import WORDS
 from dasktune.types import Direction, TrialState
 
 REDRAW_SECONDS = 0.25
@@ -256,7 +257,7 @@ def best_record(trials: Iterable[TrialRecord], direction: Direction) -> TrialRec
 def states_text(trials: Iterable[TrialRecord]) -> Text:
     """Return the number of trials in each state."""
     counts = Counter(trial.state for trial in trials)
-    parts = [(f"{counts[state]:,} {state.value.lower()}", STYLES[state]) for state in STYLES]
+    parts = [(f"{counts[state]:,} {WORDS[state]}", STYLES[state]) for state in STYLES]
     shown = [part for part, state in zip(parts, STYLES, strict=True) if counts[state]]
     return Text("  ").join(Text(*part) for part in shown) if shown else Text("none yet", "dim")
 

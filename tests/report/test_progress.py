@@ -94,6 +94,12 @@ def test_it_shows_what_is_asked_for_and_what_sharing_saves() -> None:
     assert "none yet" in text
 
 
+def test_progress_names_states_by_the_words_of_status() -> None:
+    engine = running_engine()
+    engine.trials[1].state = TrialState.FAIL
+    assert "1 running  1 failed" in shown(progress_of(engine)[0], BEFORE)
+
+
 def test_without_workers_it_says_that_it_waits_for_them() -> None:
     text = shown(progress_of(running_engine())[0], replace(BEFORE, workers=0, busy=0))
     assert "waiting for workers" in text
