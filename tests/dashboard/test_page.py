@@ -209,6 +209,16 @@ def test_page_fits_a_phone(
         assert page.locator("#tabs").evaluate("tabs => tabs.scrollWidth <= tabs.clientWidth")
 
 
+def test_page_on_a_phone_shadows_what_can_be_scrolled(
+    address: str, open_page: Callable[..., Any]
+) -> None:
+    with open_page(at(address, "1/trial/5"), width=390) as page:
+        stages = page.locator("#stages .scroll")
+        assert stages.evaluate("part => part.scrollWidth > part.clientWidth")
+        attachment = stages.evaluate("part => getComputedStyle(part).backgroundAttachment")
+        assert attachment == "local, local, scroll, scroll"
+
+
 def test_a_reader_may_queue_and_retry_trials(tmp_path: Path, open_page: Callable[..., Any]) -> None:
     file = made_database(tmp_path, made=Made(trials=20, fails_every=10))
     with served(str(file), allows_changes=True) as address:
