@@ -19,7 +19,9 @@ from dasktune.graph.tree import StageTree
 from dasktune.report.curves import PlottedCurve, draw_curves
 from dasktune.report.formats import count, number
 from dasktune.report.sequence_plot import plot_sequence, sparkline
+from dasktune.report.status_report import is_driven
 from dasktune.report.tree_svg import draw_tree
+from dasktune.results.state_words import WORDS, state_word, states_text
 from dasktune.results.summary import savings_line
 from dasktune.sequences import Constant, Sequence
 from dasktune.space import Branch, Choice, Domain, Space
@@ -92,7 +94,7 @@ def stage_tree_html(tree: StageTree) -> str:
 def trial_html(trial: Trial) -> str:
     """Return a trial's state, its hyper-parameters with their sequences, and its metrics."""
     last = trial.metrics[max(trial.metrics)] if trial.metrics else {}
-    title = f"{trial.state.value}, {count(trial.steps, 'step')}"
+    title = f"{WORDS[trial.state]}, {count(trial.steps, 'step')}"
     if trial.value is not None:
         title += f", {trial.metric or 'value'} {number(trial.value)}"
     steps = max([trial.steps, *trial.metrics], default=0)
@@ -118,9 +120,10 @@ def trial_html(trial: Trial) -> str:
 def study_html(study: Any) -> str:
     """Return the results of a `dasktune.Study`: states, savings and its best trials."""
     records = study.records.values()
-    states = Counter(record.state.value.lower() for record in records)
+    driven = is_driven(study)
+    states = Counter(record.state.value for record in records)
     title = f"{count(len(records), 'trial')}"
-    title += "".join(f", {amount:,} {state}" for state, amount in sorted(states.items()))
+    title += f": {states_text(states, is_driven=driven)}" if records else ""
     goals = ", ".join(
         f"{metric} ({towards.value})"
         for metric, towards in zip(study.objective.metrics, study.objective.directions, strict=True)
@@ -137,7 +140,7 @@ def study_html(study: Any) -> str:
     rows = [
         (
             str(record.number),
-            escape(record.state.value),
+            state_word(record.state, is_driven=driven),
             f"{record.steps:,}",
             escape(number(record.value)),
             *(_cut(number(record.params[name])) if name in record.params else "" for name in names),

@@ -36,7 +36,38 @@ for (const head of document.querySelectorAll(".trials th")) {
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
     const body = head.closest("table").tBodies[0];
     const rows = [...body.rows];
-    rows.sort((a, b) => (up ? 1 : -1) * order(value(a, head.cellIndex), value(b, head.cellIndex)));
+    rows.sort((a, b) => {
+      const [left, right] = [value(a, head.cellIndex), value(b, head.cellIndex)];
+      return left === "" || right === "" ? (left === "") - (right === "") : (up ? 1 : -1) * order(left, right);
+    });
     body.append(...rows);
   });
+}
+
+// The filter keeps the rows that hold all its words; the CSV file holds the rows that are shown.
+const table = document.querySelector(".trials");
+if (table) {
+  const filter = document.getElementById("filter");
+  const rows = [...table.tBodies[0].rows];
+  const texts = new Map(rows.map((row) => [row, [...row.cells].flatMap((cell) => [cell.textContent, cell.dataset.sort]).join(" ").toLowerCase()]));
+  const sift = () => {
+    const words = filter.value.toLowerCase().split(/\s+/);
+    for (const row of rows) row.hidden = !words.every((word) => texts.get(row).includes(word));
+    const count = rows.filter((row) => !row.hidden).length;
+    document.getElementById("shown").textContent = `${count.toLocaleString("en")} shown`;
+  };
+  const plain = (cell) => (cell.dataset.sort === undefined ? cell.textContent.trim() : cell.dataset.sort);
+  const quoted = (text) => (/[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  filter.addEventListener("input", sift);
+  document.getElementById("csv").addEventListener("click", () => {
+    const shown = [table.tHead.rows[0], ...[...table.tBodies[0].rows].filter((row) => !row.hidden)];
+    const text = shown.map((row) => [...row.cells].map((cell) => quoted(plain(cell))).join(",") + "\n").join("");
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+    link.download = "trials.csv";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  });
+  document.querySelector(".tools").hidden = false;
+  sift();
 }

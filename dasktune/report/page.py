@@ -7,7 +7,6 @@ and values, but not the drawings of `dasktune.report.svg`, which are escaped alr
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from dasktune.report.gantt import draw_gantt
 from dasktune.report.notebook import page_html
 from dasktune.report.prospects import Prospects, prospects_of
 from dasktune.report.sequence_plot import sparkline
-from dasktune.report.status_report import driver_of
+from dasktune.report.status_report import is_driven
 from dasktune.report.svg import Svg, marks_css
 from dasktune.report.tree_layout import layout
 from dasktune.report.tree_svg import described, draw_tree
@@ -44,8 +43,11 @@ from dasktune.types import Direction, Step, TrialState, ValueFunction
 HIGHLIGHTED = 5
 """Number of best trials with a coloured learning curve."""
 
-LISTED = 20
-"""Number of best trials in the table, and of models in theirs."""
+LISTED = 1000
+"""Most trials in the table, the best first and those without a value last."""
+
+MODELS = 20
+"""Most models in their table."""
 
 FAILURES = 20
 """Most different failures with a shown traceback."""
@@ -74,9 +76,10 @@ class Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A hyper-parameter of a trial: its value, or its formula with a plot."""
+    """A hyper-parameter of a trial: its value, or its formula with a plot; and its full value."""
 
     words: str
+    exact: str
     plot: Svg | None = None
 
 
@@ -175,15 +178,8 @@ def gather(study: Any) -> Content:
         written=datetime.now().astimezone(),
         prospects=prospects_of(study, ranking(trials, study.direction)),
         classes=_classes(study),
-        is_driven=_is_driven(study),
+        is_driven=is_driven(study),
     )
-
-
-def _is_driven(study: Any) -> bool:
-    """Return whether a driver runs the study, as far as is known."""
-    row = study.database.study(study.name)
-    run = None if row is None else study.database.last_run(row.id)
-    return run is not None and driver_of(run, time.time()).is_alive
 
 
 def _classes(study: Any) -> str:
@@ -201,7 +197,9 @@ def render(content: Content) -> str:
     """Return the page."""
     ranked = ranking(content.trials, content.direction)
     names = tuple(dict.fromkeys(name for trial in content.trials for name in trial.sequences))
-    rows = [_row(trial, names, content) for trial in ranked[:LISTED]]
+    valued = {trial.number for trial in ranked}
+    others = [trial for trial in content.trials if trial.number not in valued]
+    rows = [_row(trial, names, content) for trial in [*ranked, *others][:LISTED]]
     environment = Environment(
         loader=PackageLoader("dasktune.report", "."),
         autoescape=True,
@@ -219,14 +217,14 @@ def render(content: Content) -> str:
         states=states_text(
             Counter(trial.state.value for trial in content.trials), is_driven=content.is_driven
         ),
-        best=rows[0] if rows else None,
+        best=rows[0] if ranked else None,
         names=names,
         divided=any(row.trial.devices[-1][1] > 1 or row.trial.devices[1:] for row in rows),
         rows=rows,
         ranked=len(ranked),
         amounts=amounts(content.summary),
         suspended=suspended(content.summary),
-        models=sorted(content.summary["models"], key=lambda model: -model["weight"])[:LISTED],
+        models=sorted(content.summary["models"], key=lambda model: -model["weight"])[:MODELS],
         labels={label: _listed(them) for label, them in content.prospects.by_label().items()},
         failures=failed[:FAILURES],
         ways=len(failed),
@@ -319,6 +317,7 @@ def _drawings(content: Content, ranked: Sequence[Trial]) -> Mapping[str, object]
     return {
         "tree": draw_tree(content.plan, label=lambda n: names.get(n, f"trial {n}")),
         "tree_words": described(placed),
+        "is_shared": any(bar.passing > 1 for bar in placed.bars),
         "curves": draw_curves(best, curves, metric=content.metric, heading=heading)
         if curves
         else None,
@@ -339,7 +338,9 @@ def _fan(content: Content, predicted: TrialPrediction) -> Fan:
     standing = content.prospects.standings.get(predicted.trial)
     held = "" if standing is None else f" ({standing})"
     drawing = draw_fan(predicted, target=content.prospects.target)
-    words = f"Trial {predicted.trial}{held}: {number(value)} at step {step:,}. {drawing.label}"
+    forecast = drawing.label.partition(", ")[2]
+    words = f"Trial {predicted.trial}{held}: {number(value)} at step {step:,}."
+    words += f" Predicted at {forecast}"
     return Fan(words=words, drawing=drawing)
 
 
@@ -356,11 +357,11 @@ def _row(trial: Trial, names: Sequence[str], content: Content) -> Row:
 
 def _cell(function: ValueFunction | None, steps: Step) -> Cell:
     if function is None:
-        return Cell(words=number(None))
+        return Cell(words=number(None), exact="")
     changes = function.constant_until(0)
     if changes is None or changes >= steps:
-        return Cell(words=number(function(0)))
-    return Cell(words=repr(function), plot=sparkline(function, steps))
+        return Cell(words=number(function(0)), exact=str(function(0)))
+    return Cell(words=repr(function), exact=repr(function), plot=sparkline(function, steps))
 
 
 def _listed(numbers: Sequence[int]) -> str:

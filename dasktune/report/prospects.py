@@ -18,7 +18,7 @@ from dasktune.types import TrialState
 MOST_FANS = 3
 """Most unfinished trials with a fan, the best first."""
 
-UNFINISHED = (TrialState.RUNNING, TrialState.PAUSED, TrialState.PRUNED)
+UNFINISHED = (TrialState.RUNNING, TrialState.PAUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

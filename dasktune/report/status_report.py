@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -158,6 +160,13 @@ class ReportedFailure:
         facts += [] if self.is_final else ["not given up"]
         more = f" ({', '.join(facts)})" if facts else ""
         return f"{_trials(self.trials)}{after}: {_line(self.message)}{more}"
+
+
+def is_driven(study: Any) -> bool:
+    """Return whether a driver runs the study, as far as is known."""
+    row = study.database.study(study.name)
+    run = None if row is None else study.database.last_run(row.id)
+    return run is not None and driver_of(run, time.time()).is_alive
 
 
 def driver_of(row: RunRow, now: float) -> DriverStatus:

@@ -133,7 +133,7 @@ def told_study(folder: Path) -> dt.Study:
 def test_a_study_shows_its_best_trials(tmp_path: Path) -> None:
     study = told_study(tmp_path)
     text = html_of(study)
-    assert "<b>Study note</b>: 2 trials, 2 complete" in text
+    assert "<b>Study note</b>: 2 trials: 2 complete" in text
     assert text.index("<td>0.25</td>") < text.index("<td>0.5</td>")
     study.close()
 
@@ -147,7 +147,7 @@ def test_a_study_without_trials_shows_its_goal(tmp_path: Path) -> None:
 def test_a_trial_shows_values_metrics_and_error(tmp_path: Path) -> None:
     study = told_study(tmp_path)
     text = html_of(study.trials[0])
-    assert "<b>Trial 0</b>: COMPLETE, 3 steps, loss 0.5" in text
+    assert "<b>Trial 0</b>: complete, 3 steps, loss 0.5" in text
     assert len(repr(study.trials[0])) < 120
     study.close()
     failed = dt.Trial(
@@ -163,6 +163,7 @@ def test_a_trial_shows_values_metrics_and_error(tmp_path: Path) -> None:
         metric="loss",
     )
     text = html_of(failed)
+    assert "<b>Trial 4</b>: failed, 2 steps" in text
     assert text.count("<svg") == 2
     assert "&lt;script&gt;" in text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 import time
@@ -37,6 +38,9 @@ SHARED: Mapping[int, Sequences] = {
     2: {"lr": Piecewise([0.1, 0.2, 0.3], boundaries=[4, 6])},
 }
 """Of 10 steps: 0-4 shared by all, then 4-10 alone, 4-6 shared by two, and 6-10 twice alone."""
+
+SHADOWED = "scroll => getComputedStyle(scroll).backgroundAttachment.startsWith('local')"
+"""Whether a shadow shows that there is more beside."""
 
 NODES, UNIQUE = 5, 4 + 6 + 2 + 4 + 4
 
@@ -298,14 +302,38 @@ def test_page_table_shows_best_trials_with_plots() -> None:
     records = [
         record(i, {"lr": Constant(1 + i), "b": Constant(64)}, i / 100) for i in range(LISTED + 5)
     ]
+    records[4].values, records[4].state = None, TrialState.FAIL
     records[3].sequences = {"lr": MultiStep(1.0, milestones=[5], gamma=0.5)}
     page = Page(render(content(records)))
-    assert "The best 20 of 25 with a value." in page.text("#trials")
+    assert "The first 1,000 of 1,005 trials, the best first." in page.text("#trials")
     rows = page.table()
-    assert [row[0] for row in rows] == [str(i) for i in range(LISTED)]
-    assert rows[1][1:] == ["0.01", "10", "complete", "2", "64"]
-    assert rows[3][4:] == ["MultiStep(1.0, milestones=[5], gamma=0.5)", "—"]
+    assert [row[0] for row in rows] == [str(i) for i in range(LISTED + 1) if i != 4]
+    assert rows[1][1:] == ["0.01", "2", "64", "10", "complete"]
+    assert rows[3][2:4] == ["MultiStep(1.0, milestones=[5], gamma=0.5)", "—"]
     assert page.count("path", "spark") == 1
+
+
+def test_page_table_lists_trials_without_a_value_last() -> None:
+    records = three((None, 0.25, 0.75))
+    records[0].state = TrialState.FAIL
+    page = Page(render(content(records)))
+    assert "All 3 trials, the best first." in page.text("#trials")
+    assert [row[:2] for row in page.table()] == [["1", "0.25"], ["2", "0.75"], ["0", "—"]]
+    assert page.table()[-1][-1] == "failed"
+
+
+def test_page_shows_results_before_how_they_came() -> None:
+    stages = [attempt(1, "tcp://10.0.0.1:1", "trained", 100.0, 110.0)]
+    source = render(content(three(), stages=stages))
+    sections = re.findall(r'<section id="(\w+)"', source)
+    assert sections == ["trials", "curves", "tree", "workers"]
+
+
+def test_page_folds_a_tree_in_which_nothing_is_shared() -> None:
+    folded = "<details><summary>2 stages. No two trials share a stage."
+    alone = [record(i, {"lr": Constant(i)}, 0.5) for i in range(2)]
+    assert folded in render(content(alone))
+    assert "<details>" not in render(content(three()))
 
 
 def test_page_failures_with_one_traceback_are_grouped() -> None:
@@ -360,7 +388,7 @@ def test_page_of_an_empty_study_says_so() -> None:
     assert "Nothing was trained." in page.text("header")
     assert "no trial has a finite value yet" in page.text("#")
     assert "0 stages." in page.text("#tree")
-    assert "No trial has a finite value yet." in page.text("#trials")
+    assert "No trial has begun yet." in page.text("#trials")
     assert {"#curves", "#workers", "#failures"}.isdisjoint(page.texts)
 
 
@@ -447,7 +475,7 @@ def test_page_of_ten_thousand_trials_says_what_is_left_out(
     hidden = re.findall(r"<title>([\d,]+) stages? put together, steps", source)
     assert sum(int(one.replace(",", "")) for one in hidden) == nodes - MOST_BARS
     assert "the stages that fewest trials share are left out" in page.text("#curves")
-    assert "The best 20 of 10,000 with a value." in page.text("#trials")
+    assert "The first 1,000 of 10,000 trials, the best first." in page.text("#trials")
 
 
 @pytest.mark.browser
@@ -480,10 +508,21 @@ def test_page_on_a_phone_sorts_columns_and_shows_touched_marks(
         assert (batch_size, momentum) == (1, 1)
         assert wrapped > 1
 
+        assert shown.locator(".scroll:has(.trials)").evaluate(SHADOWED)
         shown.locator(".trials th", has_text="batch_size").click()
         numbers = shown.locator(".trials tbody tr td:first-child").all_inner_texts()
         assert numbers == ["1", "0", "2"], "64, 128, 1024: by size, not by the alphabet"
 
+        shown.get_by_label("Filter").fill("complete 102")
+        assert shown.locator("#shown").inner_text() == "1 shown"
+        with shown.expect_download() as saved:
+            shown.get_by_role("button", name="CSV").click()
+        with saved.value.path().open(newline="") as rows:
+            (line,) = csv.DictReader(rows)
+        assert (line["trial"], line["batch_size"]) == ("2", "1024")
+        assert line["momentum"] == repr(changing)
+
+        shown.locator("#tree summary").click()
         assert shown.locator("#tip").is_hidden()
         shown.locator(".bar-stage rect").first.hover()
         assert "steps 0-10, trained" in shown.locator("#tip").inner_text()

@@ -149,17 +149,20 @@ def test_labels_are_those_of_the_tuner_itself_as_long_as_it_runs() -> None:
         assert seen == set(Label)
 
 
-def test_the_best_trials_that_are_not_at_their_end_have_fans(
-    tmp_path: Path, two_threads: Client
-) -> None:
+def test_the_best_trials_that_may_go_on_have_fans(tmp_path: Path, two_threads: Client) -> None:
     study = made(tmp_path)
     tuner = dt.algos.ASHA(
         dt.Space(lr=dt.Float(0.1, 1)), trials=17, min_steps=3, max_steps=24, eta=2
     )
-    study.optimize(tuner, client=two_threads, progress=False, last_line=False)
+    options: Any = {"client": two_threads, "progress": False, "last_line": False}
+    study.optimize(tuner, limits=dt.Limits(steps=45), **options)
     content = gather(study)
     best = sorted(
-        (one for one in study.trials if one.state is dt.TrialState.PRUNED),
+        (
+            one
+            for one in study.trials
+            if one.state in {dt.TrialState.RUNNING, dt.TrialState.PAUSED} and one.value is not None
+        ),
         key=lambda one: -(one.value or 0),
     )
     assert [one.trial for one in content.prospects.predictions] == [
@@ -169,9 +172,12 @@ def test_the_best_trials_that_are_not_at_their_end_have_fans(
     text = text_of(page, "prospects")
     for one in best[:MOST_FANS]:
         assert f"Trial {one.number}: " in text
-        assert f"trial {one.number}, step 24: accuracy " in text
+        assert "Predicted at step 24: accuracy " in text
         assert f'id="dt-fan-{one.number}"' in page
     assert "POP" not in text
+    study.optimize(tuner, **options)
+    assert any(one.state is dt.TrialState.PRUNED for one in study.trials)
+    assert prospects_of(study, study.trials) == Prospects(), "the tuner wants no further step"
     study.close()
 
 
