@@ -111,6 +111,7 @@ def callbacks() -> list[Any]:
     ]
 
 
+@pytest.mark.filterwarnings("ignore:.*(srun|LeafSpec)")
 def test_metrics_are_those_of_lightning_itself() -> None:
     torch.set_num_threads(1)  # as trainers do
     L.seed_everything(0, verbose=False)
