@@ -375,7 +375,11 @@ class StudyView:
             if record.values and record.state is TrialState.COMPLETE and record.point
         ]
         if len(records) < LEAST_TRIALS:
-            return {"why": f"needs {LEAST_TRIALS} complete trials, there are {len(records)}"}
+            complete = sum(each.state == "COMPLETE" for each in entries)
+            return {
+                "why": f"needs {LEAST_TRIALS} complete trials whose values were drawn, "
+                f"{len(records)} of {complete} are such"
+            }
         logging.getLogger("optuna").setLevel(logging.WARNING)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -118,6 +118,25 @@ def test_table_fetches_the_rows_in_view(address: str, open_page: Callable[..., A
         assert len(Path(download.value.path()).read_text().splitlines()) == 301
 
 
+LEFTS = """([head, ...rows]) => {
+  const left = (row) => [...row.children].map((cell) => cell.getBoundingClientRect().x);
+  return [left(head), rows.map(left)];
+}"""
+
+
+def test_columns_of_the_table_stand_below_their_names(
+    address: str, open_page: Callable[..., Any]
+) -> None:
+    with open_page(at(address, "1/trials")) as page:
+        first = page.locator(".grid-row").first
+        first.locator("span").last.evaluate(
+            "cell => cell.textContent = 'a long schedule '.repeat(20)"
+        )
+        head, rows = page.locator(".grid-head, .grid-row").evaluate_all(LEFTS)
+        apart = [abs(x - y) for row in rows for x, y in zip(row, head, strict=True)]
+        assert max(apart) < 2, "pixels; a fraction of a column is rounded"
+
+
 def test_curves_can_be_chosen(address: str, open_page: Callable[..., Any]) -> None:
     with open_page(at(address, "1/curves")) as page:
         page.locator(".chart canvas").first.wait_for()

@@ -112,7 +112,7 @@ def test_importance_is_that_of_complete_trials(studies: Studies) -> None:
     assert {*found["names"]} == {"lr", "batch"}
     assert sum(found["shares"]) == pytest.approx(1)
     few: Any = studies.view(2).importance()
-    assert few["why"] == "needs 10 complete trials, there are 8"
+    assert few["why"] == "needs 10 complete trials whose values were drawn, 8 of 8 are such"
 
 
 def test_points_are_columns_of_the_same_length(studies: Studies) -> None:
