@@ -56,6 +56,7 @@ class SklearnTrainer(Trainer):
                 return (x, y), (x_valid, y_valid)
     """
 
+    version = "2"  # states of the first form, without trees, are not found
     # All of the model is in the state, where it is compared.
     harmless_differences = ("trainer.model",)
 

@@ -15,6 +15,7 @@ from dasktune.errors import ConfigurationError, StateError
 from dasktune.integrations.sklearn import SklearnTrainer
 from dasktune.sequences import Constant, Piecewise
 from dasktune.trainer import TrainerRun, run_alone
+from dasktune.trainer.fingerprint import fingerprint
 from tests.forked import fork_for_resume_checks
 from tests.integrations.exact import assert_merges, assert_resumes
 from tests.integrations.test_boosting_examples import imported
@@ -54,6 +55,10 @@ NAMES = {
     "GaussianNB": {"var_smoothing": 1e-9},
     "BernoulliNB": {"alpha": 1.0},
 }
+
+
+def test_states_of_the_first_form_are_not_found() -> None:
+    assert fingerprint(Classifier, {}).parts["version"] == "2"
 
 
 @pytest.mark.parametrize("name", NAMES)
