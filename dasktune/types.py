@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from dasktune.errors import ConfigurationError, UnknownValueError
 from dasktune.needs import Needs
@@ -360,6 +360,10 @@ class Register:
     model_rank: float | None = None
 
 
+LAST: Final = -(2.0**39)
+"""A request with a priority below this goes behind all others."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extend:
     """Request the training of a trial up to step `until`, and a report there.
@@ -373,6 +377,7 @@ class Extend:
     priority
         Higher goes first. Negative priorities are an order of trials that the tuner wants equally:
         on several classes of workers, the class that suits a trial counts before this order.
+        Those below `LAST` go behind all others on every class.
     reports
         Earlier steps to report, too, ascending; the training continues after them unless the
         tuner stops it.

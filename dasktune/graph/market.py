@@ -17,7 +17,7 @@ from dasktune.graph.matching import Wanted
 from dasktune.graph.plan import Node
 from dasktune.graph.prices import NEVER, makespan, prices_of
 from dasktune.graph.speeds import Speeds
-from dasktune.types import Step
+from dasktune.types import LAST, Step
 
 _SAME = 0.3
 """Advantages that differ by less, in natural logarithms, are alike: the longer path goes first."""
@@ -294,12 +294,13 @@ class Market:
 
 
 def importance(priority: float) -> float:
-    """Return the weight of a priority between classes of workers: all negative ones count alike.
+    """Return the weight of a priority between classes of workers.
 
+    All negative ones count alike, but for those that go behind all others.
     Negative priorities are the order of new trials that a tuner wants equally. If that order came
     before the classes, each trial in turn would take the idle worker, whatever its class.
     """
-    return max(priority, 0.0)
+    return priority if priority < LAST else max(priority, 0.0)
 
 
 def _level(cost: float, least_other: float) -> int:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 import dasktune as dt
+from dasktune.algos.pop.active import BEHIND
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Limits
 from dasktune.graph.attempts import DispatchOptions
@@ -125,15 +126,17 @@ def test_stage_goes_where_its_class_has_the_advantage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "model"), [(0.0, "tree"), (40.0, "net")], ids=["an order", "importance"]
+    ("first", "last", "model"),
+    [(0.0, -30.0, "tree"), (40.0, 10.0, "net"), (0.0, 1.0 - BEHIND, "net")],
+    ids=["an order", "importance", "behind all others"],
 )
-def test_class_goes_before_an_order_of_trials(first: float, model: str) -> None:
+def test_class_goes_before_an_order_of_trials(first: float, last: float, model: str) -> None:
     table = Table()
     table.join(a="old", b="new")
     table.dispatcher.drain()
     for place in range(30):  # so many that no stage waits for the new worker
         table.trial("net", priority=first - place)
-    table.trial("tree", priority=first - 30)
+    table.trial("tree", priority=last)
     table.dispatcher._draining = False
     table.tell(Tick())
     assert table.models == {"a": model, "b": "net"}

@@ -11,7 +11,7 @@ from dasktune.algos.pop.allocation import Chances, Expectation, expectation
 from dasktune.types import Step
 
 BEHIND = 2.0**40
-"""The distance of poor trials behind all others; there are never as many turns."""
+"""The distance of poor trials behind all others: below `dasktune.types.LAST`, as no turn is."""
 
 MOST_WORTH = 1000.0
 """The largest `Active.worth`, and its negative the least: beyond, trials rank equally."""
