@@ -88,7 +88,7 @@ def test_another_shape_is_refused() -> None:
     state = run_alone(Kinds, {"lr": 0.1}, 1, states_at=[1]).states[1]
     trainer = Kinds()
     trainer.build({})
-    with pytest.raises(StateError, match=r"state\['params'\].*must make 4 leaves, got 5"):
+    with pytest.raises(StateError, match=r"state\['params'\].*must have 4 leaves, got 5"):
         trainer.load_state_dict({**state, "params": state["params"][:4]})
     with pytest.raises(StateError, match=r"an array of int64 \(1,\), got int64 \(2,\)"):
         trainer.load_state_dict(
