@@ -25,6 +25,7 @@ from dasktune.trainer.base import is_harmless
 from dasktune.trainer.contents import ContentStamp
 from dasktune.trainer.generators import generator_state, is_generator, restore_generator
 from dasktune.trainer.optional_torch import torch
+from dasktune.trainer.slots import slots
 from dasktune.types import HyperParameters
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
@@ -292,13 +293,6 @@ def members(value: object) -> list[tuple[str, Any]]:
     names = [name for name in slots(type(value)) if hasattr(value, name)]
     by_name = {name: getattr(value, name) for name in names}
     return [*(by_name | getattr(value, "__dict__", {})).items()]
-
-
-def slots(kind: type) -> list[str]:
-    """Return the names of the attributes in slots of a class, also those of its bases."""
-    groups = [getattr(base, "__slots__", ()) for base in kind.__mro__]
-    names = [name for group in groups for name in ([group] if isinstance(group, str) else group)]
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def _can_be_opened(value: object) -> bool:

@@ -70,3 +70,27 @@ def test_a_function_trains_where_there_is_no_torch(tmp_path: Path) -> None:
         f"{['COMPLETE'] * 4} True",
         "dasktune.TorchTrainer needs torch: pip install 'dasktune[torch]'",
     ], done.stderr
+
+
+PROBE = """
+import sys
+import dasktune as dt
+from dasktune.trainer.check_resume.probe import probe
+
+class Place:
+    __slots__ = ("step",)
+
+class Plain(dt.Trainer):
+    pass
+
+trainer = Plain()
+trainer.place, trainer.loader = Place(), dt.ResumableLoader([1, 2], batch_size=1, seed=0)
+trainer.place.step = 0
+print("trainer.place.step" in probe(trainer, "cpu"), "torch" in sys.modules)
+"""
+
+
+@pytest.mark.process
+def test_probe_of_a_trainer_without_torch_imports_none() -> None:
+    done = subprocess.run([sys.executable, "-c", PROBE], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "True False\n", done.stderr

@@ -28,6 +28,7 @@ from dasktune.trainer.check_resume.differences import (
 )
 from dasktune.trainer.fingerprint.installed import is_installed, is_installed_name
 from dasktune.trainer.generators import generator_state, global_states, is_generator
+from dasktune.trainer.slots import slots
 
 GENERATOR = "global random generator"
 """End of the paths of the global generators."""
@@ -220,9 +221,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         # knows which of its attributes are only caches.
         yield from _parts_of_state(value, path)
     else:
-        from dasktune.trainer import attributes  # which imports torch
-
-        names = [*getattr(value, "__dict__", ()), *attributes.slots(type(value))]
+        names = [*getattr(value, "__dict__", ()), *slots(type(value))]
         for name in names:
             yield f"{path}.{name}", getattr(value, name, None)
 
@@ -251,10 +250,7 @@ def _home(value: Any) -> str:
 
 
 def _parts_of_state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    from dasktune.trainer import attributes  # which imports torch
-
-    state = attributes.state_of(value) if attributes.is_prepared(value) else value.state_dict()
-    for place, item in leaves(state, ""):
+    for place, item in leaves(_state_of(value), ""):
         yield f"{path}{place}", item
     torch = sys.modules.get("torch")
     if torch is None:
@@ -264,6 +260,16 @@ def _parts_of_state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}{'.' if name else ''}{name}.training", part.training
         for name, parameter in value.named_parameters():
             yield f"{path}[{name!r}].grad", parameter.grad
+
+
+def _state_of(value: Any) -> Any:
+    if "torch" in sys.modules:
+        # Else this would import torch between two probes, and its generator would differ.
+        from dasktune.trainer import attributes
+
+        if attributes.is_prepared(value):
+            return attributes.state_of(value)
+    return value.state_dict()
 
 
 def _class_attributes(trainer_class: type) -> dict[str, Any]:
