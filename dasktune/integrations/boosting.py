@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dasktune.errors import ConfigurationError, refuse
+from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.trainer.base import Trainer
 from dasktune.types import Value
 
 RATES = frozenset({"learning_rate", "eta", "shrinkage_rate"})
 """Parameters that a booster takes over between two rounds without a trace of the older value."""
 
-TUNERS_PART = {
-    "early_stopping_round": "the tuner stops trials: use ASHA or MedianStopping",
-    "early_stopping_rounds": "the tuner stops trials: use ASHA or MedianStopping",
-    "num_boost_round": "set rounds_per_step, and the tuner's max_steps",
-    "num_iterations": "set rounds_per_step, and the tuner's max_steps",
-    "num_round": "set rounds_per_step, and the tuner's max_steps",
-    "n_estimators": "set rounds_per_step, and the tuner's max_steps",
+_EARLY_STOPPING = (
+    "the tuner stops trials: PatienceStopping(..., patience=STEPS, every=1) stops those without "
+    "progress, ASHA and MedianStopping those behind others"
+)
+_ROUNDS = "set rounds_per_step, and the tuner's max_steps"
+_SEED = "the study has the seed: write create_study(..., seed=NUMBER)"
+_THREADS = "the trainer has the threads: write threads = NUMBER in the class"
+
+NO_PARAMETERS = {
+    **dict.fromkeys(("early_stopping", "early_stopping_round"), _EARLY_STOPPING),
+    **dict.fromkeys(("early_stopping_rounds", "n_iter_no_change"), _EARLY_STOPPING),
+    **dict.fromkeys(("num_boost_round", "num_iteration", "num_iterations", "n_iter"), _ROUNDS),
+    **dict.fromkeys(("num_round", "num_rounds", "nrounds", "max_iter"), _ROUNDS),
+    **dict.fromkeys(("n_estimators", "num_tree", "num_trees"), _ROUNDS),
+    **dict.fromkeys(("seed", "random_seed", "random_state"), _SEED),
+    **dict.fromkeys(("n_jobs", "nthread", "nthreads", "num_thread", "num_threads"), _THREADS),
 }
-"""Parameters of a whole training, with what to do instead."""
+"""Names that both frameworks know for what the study, the tuner or the trainer decides here.
+
+The value is what to do instead.
+"""
 
 
 class BoostingTrainer(Trainer):
@@ -63,7 +75,6 @@ class BoostingTrainer(Trainer):
         self.values: dict[str, Any] = {**self.params, **hp}
         refuse(self.problems(hp))
         self.train_data, self.evaluation = self.checked_data()
-        refuse(_unknown(self.values, self.known_parameters()))
         self.booster = self.new_booster(b"")
 
     def setup(self, hp: Mapping[str, Value]) -> None:
@@ -117,9 +128,16 @@ class BoostingTrainer(Trainer):
     def is_renewed_each_step(self) -> bool:
         """Return whether each step needs a new booster, since rounds draw at random."""
 
+    @classmethod
     @abstractmethod
-    def known_parameters(self) -> frozenset[str]:
-        """Return the names of all parameters, aliases included."""
+    def known_parameters(cls, values: Mapping[str, Any]) -> frozenset[str]:
+        """Return the names of all parameters, aliases included.
+
+        Parameters
+        ----------
+        values
+            The parameters that are used; the value is None if it is unknown so far.
+        """
 
     def checked_data(self) -> tuple[Any, dict[str, Any]]:
         """Return the result of `data` after a check of its form.
@@ -142,30 +160,45 @@ class BoostingTrainer(Trainer):
             )
         return given[0], dict(given[1])
 
-    def problems(self, hp: Mapping[str, Value]) -> list[str]:
-        """Return why these parameters cannot be trained in steps."""
-        name = type(self).__name__
+    @classmethod
+    def name_problems(cls, names: Collection[str]) -> list[str]:
+        """Return why hyper-parameters of these names cannot be trained in steps."""
+        return cls.problems(dict.fromkeys(names))
+
+    @classmethod
+    def problems(cls, hp: Mapping[str, Any]) -> list[str]:
+        """Return why these parameters, and those of the class, cannot be trained in steps.
+
+        Parameters
+        ----------
+        hp
+            The hyper-parameters of the study; the value is None if it is unknown so far.
+        """
+        name, values = cls.__name__, {**cls.params, **hp}
         problems = [
-            f"{name}: {parameter!r} is no parameter here; {remedy}"
-            for parameter, remedy in TUNERS_PART.items()
-            if parameter in self.values
+            f"{name}: {parameter!r} is no parameter here; {NO_PARAMETERS[parameter]}"
+            for parameter in values
+            if parameter in NO_PARAMETERS
         ]
         problems += [
             f"{name}.params fixes {parameter!r}, which the space varies; leave it to one of them"
-            for parameter in sorted(self.params.keys() & hp.keys())
+            for parameter in sorted(cls.params.keys() & hp.keys())
         ]
         problems += [
             f"{name}.{attribute} must be an int >= 1, got {value!r}"
             for attribute in ("rounds_per_step", "threads")
-            if type(value := getattr(self, attribute)) is not int or value < 1
+            if type(value := getattr(cls, attribute)) is not int or value < 1
         ]
-        return problems
+        known = cls.known_parameters(values)
+        return problems + [
+            f"{name}: {_unknown(parameter, known)}"
+            for parameter in sorted(values.keys() - known - NO_PARAMETERS.keys())
+        ]
 
 
-def _unknown(values: Mapping[str, Any], known: frozenset[str]) -> list[str]:
-    problems = []
-    for name in sorted(values.keys() - known):
-        near = get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        problems.append(f"unknown parameter {name!r}{hint}; known: {', '.join(sorted(known))}")
-    return problems
+def _unknown(name: str, known: frozenset[str]) -> str:
+    """Return the sentence for an unknown parameter, with the nearest known name if one is near."""
+    near = get_close_matches(name, known, n=1)
+    if not near:
+        return unknown("parameter", name, known)
+    return f"unknown parameter {name!r}; did you mean {near[0]!r}?"

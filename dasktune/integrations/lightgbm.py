@@ -100,7 +100,7 @@ class LightGBMTrainer(BoostingTrainer):
 
     def is_renewed_each_step(self) -> bool:
         """Return whether rounds draw at random, or fit lines in the leaves."""
-        values = self._by_main_name()
+        values = _by_main_name(self.values)
         fractions = (name for name in values if name.endswith(("_fraction", "_fraction_bynode")))
         return (
             any(values[name] != 1 for name in fractions)
@@ -111,7 +111,8 @@ class LightGBMTrainer(BoostingTrainer):
             or values.get("objective") == "rank_xendcg"
         )
 
-    def known_parameters(self) -> frozenset[str]:
+    @classmethod
+    def known_parameters(cls, values: Mapping[str, Any]) -> frozenset[str]:
         """Return the names of all parameters, aliases included."""
         return frozenset(_main_names())
 
@@ -124,16 +125,13 @@ class LightGBMTrainer(BoostingTrainer):
             dataset.free_raw_data = False
         return train, evaluation
 
-    def problems(self, hp: Mapping[str, Any]) -> list[str]:
-        """Return why these parameters cannot be trained in steps."""
-        mode = self._by_main_name().get("boosting", "gbdt")
+    @classmethod
+    def problems(cls, hp: Mapping[str, Any]) -> list[str]:
+        """Return why these parameters, and those of the class, cannot be trained in steps."""
+        mode = _by_main_name({**cls.params, **hp}).get("boosting", "gbdt")
         refused = mode in ("rf", "random_forest", "dart")
         wrong = [f"boosting must be 'gbdt' or 'goss' to train in steps, got {mode!r}"]
         return [*super().problems(hp), *(wrong if refused else [])]
-
-    def _by_main_name(self) -> dict[str, Any]:
-        main = _main_names()
-        return {main.get(name, name): value for name, value in self.values.items()}
 
 
 class _MadeError(DasktuneError):
@@ -161,6 +159,11 @@ def _main_names() -> dict[str, str]:
     lightgbm = framework("lightgbm", extra="lightgbm")
     names = lightgbm.basic._ConfigAliases._get_all_param_aliases()
     return {alias: main for main, aliases in names.items() for alias in aliases}
+
+
+def _by_main_name(values: Mapping[str, Any]) -> dict[str, Any]:
+    main = _main_names()
+    return {main.get(name, name): value for name, value in values.items()}
 
 
 def _data_problems(name: str, dataset: Any, kind: Any) -> list[str]:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from dasktune.integrations.boosting import BoostingTrainer
 from dasktune.integrations.installed import framework
 
@@ -20,6 +22,9 @@ _ALIASES = {
 
 _GENERAL = {"eval_metric", "process_type", "validate_parameters", "verbosity"}
 """Parameters that a booster's configuration does not name."""
+
+_DECIDING = ("booster", "objective")
+"""Parameters whose values decide which other parameters there are."""
 
 
 class XGBoostTrainer(BoostingTrainer):
@@ -95,11 +100,22 @@ class XGBoostTrainer(BoostingTrainer):
             or self.values.get("feature_selector") in ("random", "shuffle")
         )
 
-    def known_parameters(self) -> frozenset[str]:
-        """Return the names of all parameters of this kind of booster, aliases included."""
+    @classmethod
+    def known_parameters(cls, values: Mapping[str, Any]) -> frozenset[str]:
+        """Return the names of all parameters of this kind of booster, aliases included.
+
+        They are the given names if XGBoost cannot say: the kind of booster is unknown so far, or
+        XGBoost refuses a value, as it does again at the first round.
+        """
         xgboost = framework("xgboost", extra="xgboost")
-        with xgboost.config_context(verbosity=0):  # it warns of unknown names, `build` refuses them
-            config = json.loads(xgboost.Booster(self.values, [self.train_data]).save_config())
+        if any(values.get(name, "") is None for name in _DECIDING):
+            return frozenset(values)
+        with xgboost.config_context(verbosity=0):  # it warns of unknown names, `problems` refuses
+            data = xgboost.DMatrix(np.zeros((1, 1)), [0.0], nthread=1)
+            try:
+                config = json.loads(xgboost.Booster({**values, "nthread": 1}, [data]).save_config())
+            except xgboost.core.XGBoostError:
+                return frozenset(values)
         names = {*_GENERAL, *_parameters_in(config)}
         pairs = [pair for pair in _ALIASES.items() if names.intersection(pair)]
         return frozenset(names.union(*pairs))

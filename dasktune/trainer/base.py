@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import FunctionType
@@ -111,6 +111,11 @@ class Trainer:
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Restore the state that `state_dict` returned."""
         _must_define(self, "load_state_dict")
+
+    @classmethod
+    def name_problems(cls, names: Collection[str]) -> Iterable[str]:
+        """Return why it cannot train hyper-parameters of these names; asked before a run."""
+        return ()
 
     def building(self) -> AbstractContextManager[None]:
         """Return the context in which `build` is called."""

@@ -191,12 +191,57 @@ def test_a_merged_study_equals_lone_runs(trainer: type, tmp_path: Path, two_thre
     [
         ({"learning_rat": 0.1}, "unknown parameter 'learning_rat'; did you mean 'learning_rate'"),
         ({"n_estimators": 10}, "'n_estimators' is no parameter here; set rounds_per_step"),
+        ({"early_stopping_round": 5}, "PatienceStopping\\(..., patience=STEPS, every=1\\)"),
+        ({"random_state": 1}, "'random_state' is no parameter here; the study has the seed"),
+        ({"n_jobs": 4}, "'n_jobs' is no parameter here; the trainer has the threads"),
         ({"objective": "x"}, "params fixes 'objective', which the space varies"),
     ],
 )
 def test_wrong_parameters_are_refused(trainer: type, hp: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         run_alone(trainer, hp, 1)
+
+
+@pytest.mark.parametrize("trainer", BOTH)
+@pytest.mark.parametrize(
+    ("fixed", "message"),
+    [
+        ({"seed": 1}, r"'seed' is no parameter here; .* create_study\(..., seed=NUMBER\)$"),
+        ({"nthread": 4}, r"'nthread' is no parameter here; .* threads = NUMBER in the class$"),
+        ({"learning_rat": 1}, r"unknown parameter 'learning_rat'; did you mean 'learning_rate'\?$"),
+        ({"qqq": 1}, r"unknown parameter 'qqq'; known: .*max_depth"),
+        ({"max_depth": 2}, "params fixes 'max_depth', which the space varies"),
+    ],
+)
+def test_wrong_params_end_a_run_before_its_trials(
+    trainer: Any, fixed: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    class Wrong(trainer):  # type: ignore[misc]
+        params: ClassVar[dict[str, Any]] = fixed
+
+    study = dt.create_study(Wrong, name="b", storage=str(tmp_path), metric="valid_loss")
+    with pytest.raises(ConfigurationError, match=message):
+        study.optimize(dt.algos.Grid(dt.Space(max_depth=[2, 3]), max_steps=2), check=False)
+    assert not study.trials
+    study.close()
+
+
+@pytest.mark.parametrize("trainer", BOTH)
+def test_a_wrong_name_of_a_space_ends_a_run_at_once(trainer: Any, tmp_path: Path) -> None:
+    study = dt.create_study(trainer, name="b", storage=str(tmp_path), metric="valid_loss")
+    tuner = dt.algos.ASHA(dt.Space(max_deph=[2, 3]), trials=2, max_steps=4)
+    with pytest.raises(ConfigurationError, match=r"'max_deph'; did you mean 'max_depth'\?$"):
+        study.optimize(tuner, check=False)
+    assert not study.trials
+    study.close()
+
+
+@XGBOOST
+def test_names_are_open_until_the_booster_is_known() -> None:
+    assert not XGBoosting.name_problems(["booster", "rate_drop"])
+    assert not XGBoosting.problems({"booster": "dart", "rate_drop": 0.1})
+    (problem,) = XGBoosting.name_problems(["rate_drop"])
+    assert "unknown parameter 'rate_drop'" in problem
 
 
 @pytest.mark.parametrize("trainer", BOTH)
