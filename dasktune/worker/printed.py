@@ -125,11 +125,16 @@ def _follow(stream: Any) -> None:
         return
 
     def pass_on(text: str) -> int:
-        written = write(text)
         printer = _PRINTER.get()
-        if printer is not None:
+        if printer is None:
+            return write(text)
+        # This stream may write to another one that is followed, too: the log has the text once.
+        token = _PRINTER.set(None)
+        try:
+            return write(text)
+        finally:
+            _PRINTER.reset(token)
             printer.add(text)
-        return written
 
     pass_on.dasktune_passes_on = True  # type: ignore[attr-defined]
     with suppress(AttributeError):  # a stream without attributes of its own is not followed

@@ -7,6 +7,7 @@ import io
 import logging
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,25 @@ def test_log_is_sent_again_only_if_more_was_printed() -> None:
     assert log.take_news() is None
     log.add("b")
     assert log.take_news() == "ab", "a log replaces the one before"
+
+
+def test_stream_around_another_prints_to_the_log_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    printer, log = Printer(), PrintedLines()
+    with printer.prints_to(log):
+        print("before")
+
+    class Around:
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
+
+        def write(self, text: str) -> int:
+            return int(self.stream.write(text))
+
+    monkeypatch.setattr(sys, "stdout", Around(sys.stdout))
+    with printer.prints_to(log):
+        print("after")
+    assert log.take_news() == "before\nafter"
 
 
 def test_threads_print_to_logs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
