@@ -11,9 +11,12 @@ from dasktune.report.formats import count, duration
 from dasktune.report.svg import Svg, legend, tag, text, title
 from dasktune.storage.database.schema import StageRow
 
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 190.0, 24.0, 44.0, 48.0
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 190.0, 40.0, 44.0, 48.0
 ROW = 22.0
 MOST_WORKERS = 48
+IDLE_LABEL = 76.0
+"""Width that the words of a cut idle time need; if it is less, a tooltip alone has them."""
+
 IDLE_SHARE = 0.1
 """An idle time of all workers is cut if it is longer than this share."""
 
@@ -147,11 +150,15 @@ def _axis(scale: AxisScale, clock: Clock, bottom: float) -> str:
             marks.append(tag("path", d=f"M{x:.1f} {TOP:.1f}V{bottom:.1f}", class_="grid"))
             words = duration(tick) if tick else "0"
             marks.append(text(x, bottom + 16, words, class_="tick", text_anchor="middle"))
+    edge = 0.0
     for before, after in zip(clock.pieces, clock.pieces[1:], strict=False):
         x = scale(after[2] - clock.gap / 2)
-        idle = duration(after[0] - before[1])
-        marks.append(tag("path", d=f"M{x:.1f} {TOP:.1f}V{bottom:.1f}", class_="more"))
-        marks.append(text(x, bottom + 16, f"idle {idle}", class_="tick", text_anchor="middle"))
+        idle = f"idle {duration(after[0] - before[1])}"
+        cut = f"M{x:.1f} {TOP:.1f}V{bottom:.1f}"
+        marks.append(tag("path", title(idle), d=cut, class_="more"))
+        if x - edge >= IDLE_LABEL:
+            marks.append(text(x, bottom + 16, idle, class_="tick", text_anchor="middle"))
+            edge = x
     name = "time since the first stage began"
     if len(clock.pieces) > 1:
         name = f"{duration(clock.length)} in all, long idle times cut"

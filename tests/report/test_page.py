@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 from dasktune.engine.trials import TrialRecord, trial_of
 from dasktune.graph.plan import SearchPlan
 from dasktune.report.curves import curves_of
+from dasktune.report.gantt import IDLE_LABEL
 from dasktune.report.page import FAILURES, LISTED, Content, ranking, render, write_report
 from dasktune.report.tree_layout import MOST_BARS
 from dasktune.results.summary import summarise, unique_steps
@@ -381,6 +383,15 @@ def test_attempts_lie_in_the_row_of_their_worker() -> None:
     assert len(bars) == 3
     assert trained[0] == lost[0] < failed[0]
     assert trained[1] != lost[1] == failed[1]
+
+
+def test_idle_times_that_lie_close_have_one_label() -> None:
+    crowded = [attempt(i, "w", "trained", 100.0 * i, 100.0 * i + 1) for i in range(1, 40)]
+    source = render(content(three(), stages=crowded))
+    assert source.count("<title>idle 1 min 39 s<") == 38
+    labels = [float(x) for x in re.findall(r'<text x="([\d.]+)"[^>]*>idle', source)]
+    assert len(labels) > 2
+    assert all(b - a >= IDLE_LABEL for a, b in pairwise(labels))
 
 
 def test_page_of_an_empty_study_says_so() -> None:
