@@ -29,6 +29,14 @@ FLAGS = [
 
 PARTS = ("overview", "curves", "parameters", "trials", "tree", "trial/5", "failures")
 
+LEGEND = """() => {
+  const models = [...Bokeh.documents[0]._all_models.values()];
+  const names = models.find(model => model.type === "Legend").items.map(item => item.label.value);
+  const data = models.map(model => model.data).find(data => data?.label?.length === names.length);
+  return [names, names.map(name => Number(data.last[data.label.indexOf(name)]))];
+}"""
+"""The names in the legend of the curves, and the last value of each curve."""
+
 Shown = Any
 """A page of playwright."""
 
@@ -135,6 +143,17 @@ def test_columns_of_the_table_stand_below_their_names(
         head, rows = page.locator(".grid-head, .grid-row").evaluate_all(LEFTS)
         apart = [abs(x - y) for row in rows for x, y in zip(row, head, strict=True)]
         assert max(apart) < 2, "pixels; a fraction of a column is rounded"
+
+
+def test_legend_of_curves_begins_with_the_best_trial(
+    address: str, open_page: Callable[..., Any]
+) -> None:
+    with open_page(at(address, "1/curves")) as page:
+        page.locator(".chart canvas").first.wait_for()
+        names, last = page.evaluate(LEGEND)
+        assert len(names) == 8
+        assert last == sorted(last)
+        assert names != sorted(names)
 
 
 def test_curves_can_be_chosen(address: str, open_page: Callable[..., Any]) -> None:

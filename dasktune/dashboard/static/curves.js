@@ -55,6 +55,9 @@ export const curves = async (place, { study, say }) => {
       const places = { xs: { field: "xs" }, ys: { field: "ys" } };
       const grey = figure.multi_line({ ...places, source: back, line_color: "#8c959f", line_alpha: 0.35, line_width: 1 });
       const lit = figure.multi_line({ ...places, source: front, line_color: { field: "colour" }, line_width: 2.2, legend_group: "label" });
+      // Bokeh sorts the names of a legend; ours stand by value, as the colours do.
+      const place = (item) => bright.findIndex((each) => String(each.label) === String(item.label.value));
+      for (const legend of figure.center.filter((part) => "items" in part)) legend.items = [...legend.items].sort((a, b) => place(a) - place(b));
       // A line of one point cannot be seen.
       const single = bright.map((each, at) => [each, at]).filter(([each]) => each.steps.length === 1);
       figure.scatter({ x: single.map(([each]) => each.steps[0]), y: single.map(([each]) => each.values[0]), size: 7, line_color: null, fill_color: single.map(([, at]) => PALETTE[at % PALETTE.length]) });
