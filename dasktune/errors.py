@@ -194,7 +194,7 @@ def call_problems(
         return problems
     given = {*by_place[: len(args)], *options}
     problems += [
-        f"{name} must be given {key} once, got it by its place and by its name"
+        f"{name} takes {key} once, got it by its place and by its name"
         for key in by_place[: len(args)]
         if key in options
     ]
