@@ -363,7 +363,12 @@ def rename(
 def export(
     file: StudyPath,
     out: Annotated[
-        Path, typer.Option(metavar="PATH", help="Where to: .pt or .pth for torch, .npz for NumPy.")
+        Path,
+        typer.Option(
+            metavar="PATH",
+            help="Where to: .pt or .pth for torch, .npz for NumPy; .json or .ubj for XGBoost, "
+            ".txt for LightGBM.",
+        ),
     ] = Path("model.pt"),
     trial: Annotated[
         int | None, typer.Option(min=0, help="Which trial; the best one if not given.")

@@ -40,6 +40,8 @@ class LightGBMTrainer(BoostingTrainer):
     ----------
     params, rounds_per_step, threads
         See `BoostingTrainer`.
+    booster
+        The ``lightgbm.Booster``.
 
     Examples
     --------
@@ -56,6 +58,8 @@ class LightGBMTrainer(BoostingTrainer):
 
     # A booster that goes on from a model leaves its scores in the data.
     harmless_differences = ("trainer.train_data", "trainer.evaluation", "trainer.booster")
+
+    model_endings = (".txt",)
 
     def evaluate(self) -> dict[str, float]:
         """Return the metrics of `params` on the data for evaluation."""
@@ -88,6 +92,10 @@ class LightGBMTrainer(BoostingTrainer):
         text = str(self.booster.model_to_string(num_iteration=-1))
         before, _, rest = text.partition("\nparameters:")
         return (before + rest.partition("end of parameters\n")[2]).encode()
+
+    def model_file(self, ending: str) -> bytes:
+        """Return the booster as a file that ``lightgbm.Booster(model_file=...)`` reads."""
+        return self.model_bytes()
 
     def change_rate(self, changed: Mapping[str, Any]) -> None:
         """Give the booster another learning rate."""

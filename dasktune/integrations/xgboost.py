@@ -44,6 +44,8 @@ class XGBoostTrainer(BoostingTrainer):
     ----------
     params, rounds_per_step, threads
         See `BoostingTrainer`.
+    booster
+        The ``xgboost.Booster``.
 
     Examples
     --------
@@ -56,6 +58,8 @@ class XGBoostTrainer(BoostingTrainer):
             def data(self):
                 return xgb.DMatrix(x, y), {"valid": xgb.DMatrix(x_valid, y_valid)}
     """
+
+    model_endings = (".json", ".ubj")
 
     def evaluate(self) -> dict[str, float]:
         """Return the metrics of `params` on the data for evaluation."""
@@ -82,6 +86,10 @@ class XGBoostTrainer(BoostingTrainer):
     def model_bytes(self) -> bytes:
         """Return the booster in UBJSON."""
         return bytes(self.booster.save_raw("ubj"))
+
+    def model_file(self, ending: str) -> bytes:
+        """Return the booster as a file that ``xgboost.Booster(model_file=...)`` reads."""
+        return bytes(self.booster.save_raw(ending.removeprefix(".")))
 
     def change_rate(self, changed: Mapping[str, Any]) -> None:
         """Give the booster another learning rate."""

@@ -31,6 +31,7 @@ from dasktune.storage.files.local import new_above, sync_folders
 from dasktune.study.additions import recorder_of
 from dasktune.study.config import StudyConfig
 from dasktune.study.trial_state import Training, TrialStates, chosen_step
+from dasktune.trainer.base import Trainer
 from dasktune.types import Step
 
 ABOUT = "dasktune"
@@ -115,7 +116,8 @@ class TrialExports:
             Number of the trial; the best one if None.
         path
             The file. ``.pt`` and ``.pth`` are for ``torch.load``, ``.npz`` for
-            ``numpy.load``.
+            ``numpy.load``. With an ending of the trainer's `model_endings`, such as ``.json`` for
+            XGBoost, it is the framework's own file of the model.
         step
             After how many of its steps; all of them if None.
         only
@@ -130,10 +132,21 @@ class TrialExports:
             If the file cannot be written.
         """
         target = Path(path)
-        check_target(target)
+        trainer = self._config.trainer
+        own = trainer.model_endings if trainer is not None and issubclass(trainer, Trainer) else ()
+        check_target(target, own)
+        if target.suffix in own and only is not None:
+            raise ConfigurationError(
+                f"only must be None for {target.suffix}, the file of the whole model; got {only!r}"
+            )
         results = self._results
         number = results.best_trial.number if number is None else number
         step = chosen_step(results.records, number, step)
+        if target.suffix in own:
+            model = self._states(number).trainer(number, step).model_file(target.suffix)
+            with _whole(target) as file:
+                file.write(model)
+            return target
         state = self.trial_state(number, step)
         return write_state(target, state, self._about(number, step), only)
 
@@ -179,21 +192,30 @@ class TrialExports:
         recorder.flush()
 
 
-def check_target(path: Path) -> None:
+def check_target(path: Path, own: tuple[str, ...] = ()) -> None:
     """Refuse a path that no state can be written to.
+
+    Parameters
+    ----------
+    path
+        The file.
+    own
+        The endings of files that the trainer writes itself.
 
     Raises
     ------
     ConfigurationError
-        If its ending is not one of `FORMATS`, torch is missing for it, or it is a folder.
+        If its ending is not one of `FORMATS` or `own`, torch is missing for it, or it is a folder.
     """
-    if path.suffix not in FORMATS:
-        raise ConfigurationError(unknown("ending", path.suffix, FORMATS) + f", in {str(path)!r}")
+    known = (*FORMATS, *own)
+    if path.suffix not in known:
+        raise ConfigurationError(unknown("ending", path.suffix, known) + f", in {str(path)!r}")
     if path.is_dir():
         raise ConfigurationError(f"path must be a file, got the folder {str(path)!r}")
-    if FORMATS[path.suffix] is _write_torch and find_spec("torch") is None:
+    if FORMATS.get(path.suffix) is _write_torch and find_spec("torch") is None:
+        hint = f"; {', '.join(own)} for the model alone" if own else ""
         raise ConfigurationError(
-            f"{path.suffix} needs torch: pip install 'dasktune[torch]'; .npz needs only NumPy"
+            f"{path.suffix} needs torch: pip install 'dasktune[torch]'; .npz needs only NumPy{hint}"
         )
 
 

@@ -42,6 +42,8 @@ class Trainer:
         What `check_resume` may find different after loading although no result depends on it,
         such as ``("trainer.started", "global CACHE")``: the paths that its report names, or what
         they are parts of.
+    model_endings
+        The endings of the files for which `model_file` returns the content, such as ``".json"``.
     requires_process
         Whether it uses process-wide state (global generators, thread counts), so that only
         one trainer may run in a process.
@@ -83,6 +85,7 @@ class Trainer:
     version: ClassVar[str] = "1"
     ignored_config: ClassVar[tuple[str, ...]] = ()
     harmless_differences: ClassVar[tuple[str, ...]] = ()
+    model_endings: ClassVar[tuple[str, ...]] = ()
     requires_process: ClassVar[bool] = False
 
     config: dict[str, object]
@@ -111,6 +114,10 @@ class Trainer:
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Restore the state that `state_dict` returned."""
         _must_define(self, "load_state_dict")
+
+    def model_file(self, ending: str) -> bytes:
+        """Return the content of a file of the model, with one of `model_endings`."""
+        _must_define(self, "model_file")
 
     @classmethod
     def name_problems(cls, names: Collection[str]) -> Iterable[str]:

@@ -128,6 +128,43 @@ def test_a_sampled_step_draws_anew(trainer: type) -> None:
     assert len({str(plain), str(sampled), str(other_seed)}) == 3
 
 
+@pytest.mark.parametrize("trainer", BOTH)
+def test_export_writes_the_file_of_the_framework(
+    trainer: Any, tmp_path: Path, two_threads: Any
+) -> None:
+    metric = "valid_logloss" if trainer is XGBoosting else "valid_binary_logloss"
+    study = dt.create_study(
+        trainer, name="b", storage=str(tmp_path / "store"), metric=metric, direction="minimize"
+    )
+    tuner = dt.algos.Grid(dt.Space(learning_rate=[0.3]), max_steps=STEPS)
+    study.optimize(tuner, client=two_threads, check=False)
+    alone = run_alone(trainer, {"learning_rate": 0.3}, STEPS, states_at=[2, STEPS]).states
+    for ending in trainer.model_endings:
+        for step in (2, STEPS):
+            path = study.export(0, tmp_path / f"best{ending}", step=step)
+            assert predicted(trainer, path) == predicted(trainer, alone[step]["model"].tobytes())
+        with pytest.raises(ConfigurationError, match="only must be None for"):
+            study.export(0, path, only="model")
+    with pytest.raises(
+        ConfigurationError, match=rf"'\.yaml'; known: .*{trainer.model_endings[-1]}"
+    ):
+        study.export(0, tmp_path / "best.yaml")
+    study.close()
+
+
+def predicted(trainer: type, model: Path | bytes) -> list[float]:
+    """Return the predictions of a booster that the framework reads without dasktune."""
+    content = model if isinstance(model, bytes) else model.read_bytes()
+    if trainer is XGBoosting:
+        import xgboost as xgb
+
+        source: Any = bytearray(content) if model is content else str(model)
+        return list(xgb.Booster(model_file=source).predict(xgb.DMatrix(X)))
+    import lightgbm as lgb
+
+    return list(np.asarray(lgb.Booster(model_str=content.decode()).predict(X)))
+
+
 @XGBOOST
 def test_without_sampling_it_is_the_booster_of_xgboost_train() -> None:
     import xgboost as xgb

@@ -7,6 +7,7 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from distributed import Client
@@ -63,8 +64,17 @@ def test_an_example_saves_the_steps_of_the_page(
 def test_the_study_file_of_the_page_runs(
     two_threads: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (block,) = python_blocks("integrations-boosting.md")
-    (tmp_path / "boosting.py").write_text(block)
+    study_file, best_model = python_blocks("integrations-boosting.md")
+    (tmp_path / "boosting.py").write_text(study_file)
     monkeypatch.chdir(tmp_path)
     module = imported(tmp_path / "boosting.py", monkeypatch)
     assert trained(module, two_threads) == (24, 18)
+    done: dict[str, Any] = {}
+    exec(best_model, done)
+    best, step = done["best"], done["step"]
+    assert best.metrics[step]["valid_logloss"] == min(
+        values["valid_logloss"] for values in best.metrics.values()
+    )
+    assert done["booster"].num_boosted_rounds() == 10 * best.steps
+    assert len(done["predictions"]) == done["model"].evaluation["valid"].num_row()
+    assert (tmp_path / "best-step.json").exists()
