@@ -32,7 +32,7 @@ from dasktune.study.config import StudyConfig, direction_needed
 from dasktune.study.folder import runs_study_file, study_folder
 from dasktune.study.from_optuna import OF_STUDY, explained
 from dasktune.study.study import Study, UnopenedStudy
-from dasktune.trainer.base import GivenTrainer
+from dasktune.trainer.base import GivenTrainer, name_problems_of
 from dasktune.trainer.fingerprint.fingerprint import differing, is_outdated
 from dasktune.trainer.given import as_trainer
 from dasktune.types import Direction
@@ -344,6 +344,7 @@ def _open_row(database: Database, config: StudyConfig, spec: dict[str, Any]) -> 
     if row is None:
         if spec["direction"] is None:
             raise ConfigurationError(direction_needed(config.metric))
+        refuse(name_problems_of(config.trainer, ()))
         # A control has a root of its own, so that it shares nothing with any other study.
         own = "" if spec["merge"] else uuid4().hex
         root = root_key(f"{spec['fingerprint']}{own}", int(str(spec["seed"])))

@@ -121,7 +121,11 @@ class Trainer:
 
     @classmethod
     def name_problems(cls, names: Collection[str]) -> Iterable[str]:
-        """Return why it cannot train hyper-parameters of these names; asked before a run."""
+        """Return why it cannot train hyper-parameters of these names.
+
+        A new study asks without names, for what is wrong with the class; a new tuner asks for the
+        names of its space.
+        """
         return ()
 
     def building(self) -> AbstractContextManager[None]:
@@ -163,6 +167,13 @@ def problems_of(trainer_class: object) -> tuple[str, ...]:
     if divides(trainer_class) and (problem := division_problem(trainer_class)) is not None:
         problems.append(problem)
     return tuple(problems)
+
+
+def name_problems_of(trainer_class: type | None, names: Collection[str]) -> tuple[str, ...]:
+    """Return why a trainer class cannot train hyper-parameters of these names, if it knows."""
+    if trainer_class is None or not issubclass(trainer_class, Trainer):
+        return ()
+    return tuple(trainer_class.name_problems(names))
 
 
 def has_setup(trainer: object) -> bool:
