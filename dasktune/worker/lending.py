@@ -53,6 +53,7 @@ class WorkerLenders:
         self._on_lend = on_lend
         self._loop = asyncio.get_running_loop()
         self._borrowed: weakref.WeakSet[LentRank] = weakref.WeakSet()
+        self._lock = threading.Lock()  # the thread that trains borrows while others look
         self._is_closed = False
 
     @property
@@ -63,18 +64,24 @@ class WorkerLenders:
     def borrow(self, rank: int, lender: str) -> LentRank:
         """Start the process of a rank on another worker; called outside of the event loop."""
         borrowed = LentRank(rank, lender, self._loop, self._connect)
-        self._borrowed.add(borrowed)
+        with self._lock:
+            self._borrowed.add(borrowed)
         return borrowed
+
+    def _all_borrowed(self) -> list[LentRank]:
+        """Return the processes that others lend."""
+        with self._lock:
+            return list(self._borrowed)
 
     def lose(self, lender: str) -> None:
         """Handle the loss of a lender, to which a connection may still seem to be open."""
-        for borrowed in list(self._borrowed):
+        for borrowed in self._all_borrowed():
             if borrowed.lender == lender:
                 borrowed.lose()
 
     def give_back(self) -> None:
         """Wait no longer for the processes of lenders: nobody needs their results."""
-        for borrowed in list(self._borrowed):
+        for borrowed in self._all_borrowed():
             borrowed.lose()
 
     async def _connect(self, rank: int, lender: str) -> Comm:
