@@ -136,14 +136,13 @@ def test_conda_users_get_torch_for_cpus_and_no_extra_more() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
-def test_the_pages_install_the_tested_versions(page: str) -> None:
+def test_pages_install_tested_versions_and_no_cuda_first(page: str) -> None:
     text = (ROOT / page).read_text()
     lines = re.findall(r"^    (pip install .*'\.\[.*)$", text, re.MULTILINE)
-    assert {line.partition("#")[0].strip() for line in lines} >= {
-        "pip install -c constraints.txt '.[torch]'"
-    }
+    first, second, *_ = lines
+    assert first == f"pip install -c constraints.txt --extra-index-url {CPU_BUILDS} '.[torch]'"
+    assert second == "pip install -c constraints.txt '.[torch]'"
     assert all("-c constraints.txt" in line for line in lines)
-    assert f"--extra-index-url {CPU_BUILDS}" in text
 
 
 @pytest.mark.process
