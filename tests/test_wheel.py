@@ -157,7 +157,7 @@ def test_the_installed_wheel_tunes_predicts_and_reports(wheel: Path, tmp_path: P
     where = run(home / "bin" / "python", "-c", origin, cwd=folder)
     assert Path(where.strip()).is_relative_to(home)
     assert run(command, "--version", cwd=folder).split()[-1] == dasktune.__version__
-    assert "COMPLETE" in run(command, "run", "falling.py", "--workers", "1", cwd=folder)
+    assert "complete" in run(command, "run", "falling.py", "--workers", "1", cwd=folder)
     # The database has all migrations, the prediction reads the network, the page its parts.
     assert "up to date" in run(command, "migrate", "store", cwd=folder)
     predicted = run(command, "predict", "falling.py", "--trial", "0", "--step", "9", cwd=folder)

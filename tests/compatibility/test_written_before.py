@@ -9,7 +9,7 @@ import json
 import lzma
 import sqlite3
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from dasktune.sequences import sequence_from_json
 from dasktune.simulate import Trace
 from dasktune.storage import CheckpointStore, encode
 from dasktune.study.config import StudyConfig
+from dasktune.study.folder import running_file
 from dasktune.trainer import Fingerprint, fingerprint, run_alone
 from dasktune.trainer.fingerprint.fingerprint import differing
 from tests.compatibility import cases, walk
@@ -50,12 +51,13 @@ def as_json(value: object) -> Any:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the current folder, in which the old store and its database lie."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return the folder of the study file, in which the old store and its database lie."""
     with tarfile.open(WRITTEN / "store.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    with running_file(tmp_path / "cases.py"):
+        yield tmp_path
 
 
 START = {"interrupted": 2.0, "population": 3.0, "pop": 1.5, "early-term": 2.5}

@@ -223,7 +223,7 @@ def test_trials_that_have_ended_stay_and_are_marked(
     assert named in str(status)
     assert status.to_json()["withdrawn"]["trials"] == tuple(marked)
     assert named in as_text(study, study.trials)
-    assert as_text(study, study.trials).count("COMPLETE, withdrawn") == len(marked)
+    assert as_text(study, study.trials).count("complete, withdrawn") == len(marked)
     assert _print_results(study, None, as_json=True) == FAILED
     page = study.report().read_text()
     assert named in page
