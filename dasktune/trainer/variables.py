@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType, GeneratorType
 from typing import Any
 
-from dasktune.errors import StateError, TrainerError
+from dasktune.errors import ConfigurationError, StateError
 from dasktune.trainer import attributes
 from dasktune.trainer.fingerprint.installed import is_installed_name
 from dasktune.trainer.generators import is_generator
@@ -93,8 +93,8 @@ def refuse_untracked(
 
     Raises
     ------
-    TrainerError
-        If there is an object that could be tracked.
+    ConfigurationError
+        If there is an object that could be tracked. The first check of a trainer ends the run.
     StateError
         If there is an iterator, or a loader whose position cannot be saved.
     """
@@ -113,7 +113,7 @@ def refuse_untracked(
             if is_within and not is_first:
                 continue
             if attributes.is_object(item) and _has_state(item):
-                raise TrainerError(
+                raise ConfigurationError(
                     f"{path}, a {type(item).__name__}, has a state that would be lost: call "
                     f"run.track({path}) before the loop, or run.keep_fixed({path}) if it never "
                     "changes or each step makes it anew"

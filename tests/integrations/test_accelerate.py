@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dasktune as dt
-from dasktune.errors import TrainerError
+from dasktune.errors import ConfigurationError
 from dasktune.sequences import MultiStep
 from dasktune.trainer.lifecycle import run_alone
 from tests.integrations.exact import assert_merges, assert_resumes
@@ -99,7 +99,7 @@ def untracked(run: Any) -> None:
 
 def test_a_prepared_loader_that_is_not_tracked_is_refused() -> None:
     message = r"loader, a DataLoaderShard, has a state that would be lost: call run.track\(loader\)"
-    with pytest.raises(TrainerError, match=message):
+    with pytest.raises(ConfigurationError, match=message):
         run_alone(untracked, {"lr": 0.1}, 1)
 
 

@@ -33,6 +33,7 @@ from dasktune.trainer.check_switch import SWITCH
 from tests.forked import run_forked
 from tests.holding import wait_until
 from tests.toy_trainers import Adding
+from tests.trainer.kinds import untracked
 
 STEPS = 7
 SPACE = dt.Space(lr=[0.1, dt.sequences.Piecewise([0.1, 0.2], boundaries=[4])])
@@ -113,7 +114,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def made(folder: Path, trainer: type, **options: Any) -> Iterator[Study]:
+def made(folder: Path, trainer: Any, **options: Any) -> Iterator[Study]:
     place = {"name": "first", "metric": "loss", "storage": folder / "store"}
     named = {**place, "audit": 0, **options}  # audits count their steps, too
     config = {"log": str(folder / "log"), "driver": os.getpid()}
@@ -244,6 +245,16 @@ def test_a_trial_that_the_trainer_refuses_stops_the_run(
         assert study.summary()["steps_executed"] == 0
         run(study, two_threads, allow_failed_check=True)
         assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL"]
+
+
+@pytest.mark.process
+def test_a_function_with_an_untracked_state_stops_the_run(
+    tmp_path: Path, one_worker: Client
+) -> None:
+    with made(tmp_path, untracked) as study:
+        with pytest.raises(ConfigurationError, match=r"refuses .* call run\.track\(noise\)"):
+            run(study, one_worker)
+        assert study.trials == []
 
 
 @pytest.mark.process

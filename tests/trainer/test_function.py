@@ -150,7 +150,8 @@ def test_reports_of_one_step_are_put_together():
 
 
 def refused(function, steps=4, **values):
-    with pytest.raises((TrainerError, StateError, AttributeError)) as error:
+    errors = ConfigurationError, TrainerError, StateError, AttributeError
+    with pytest.raises(errors) as error:
         run_alone(trainer_of(function), values or {"lr": 0.1}, steps)
     return str(error.value)
 
