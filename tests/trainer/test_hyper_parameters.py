@@ -14,7 +14,7 @@ import torch
 
 import dasktune as dt
 from dasktune.cli.study_file import load
-from dasktune.errors import StateError, TrainerError
+from dasktune.errors import ConfigurationError, StateError, TrainerError
 from dasktune.sequences import MultiStep, as_sequence
 from dasktune.storage.codec import encode
 from dasktune.trainer.lifecycle import TrainerRun, run_alone
@@ -76,7 +76,7 @@ def trained(begin: Any, kind: type, given: Mapping[str, Any]) -> list[Any]:
         last = values_at(start - 1, given) if start else None
         try:
             run = begin(kind, values_at(0, given), last, kept if start else None)
-        except (StateError, TrainerError, RuntimeError) as error:
+        except (ConfigurationError, StateError, TrainerError, RuntimeError) as error:
             return [*seen, str(error)]
         for step in range(start, STEPS):
             run.advance(values_at(step, given))
