@@ -137,7 +137,8 @@ class Bandit(StoppingTuner):
     def prepare(self, inputs: Inputs) -> None:
         """Receive the inputs; the direction of the metric turns the bounds."""
         super().prepare(inputs)
-        self.rule.range = score_bounds(self.options.bounds, inputs)
+        low, high = score_bounds(self.options.bounds or (None, None), inputs)
+        self.rule.range = None if low is None or high is None else (low, high)
 
     def new_rule(self) -> BestLosses:
         """Return the memory before the first report."""

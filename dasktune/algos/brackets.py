@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from dasktune.algos.rung import Rung
 from dasktune.algos.rungs import Bracket, Halving
@@ -202,17 +201,6 @@ class BracketTuner(SampledTuner):
     def ending(self) -> list[Decision]:
         """Return `Finish` if all trials have begun and ended."""
         return [] if self.open or self.left else [Finish()]
-
-    def widened_from(self, identity: Mapping[str, object]) -> Self | None:
-        """Return this tuner with the number of trials in `identity`, and with its rule.
-
-        An identity without ``horizon`` was recorded when the infinite horizon did not grow.
-        """
-        if self.options.horizon is None or "horizon" in identity:
-            return super().widened_from(identity)
-        before = copy.deepcopy(self)
-        before.options = replace(self.options, horizon=None)
-        return super(BracketTuner, before).widened_from(identity)
 
     def grow(self, trials: int) -> list[Decision]:
         """Widen the brackets, by the formula that split the first trials, and fill them."""

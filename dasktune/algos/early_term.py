@@ -11,9 +11,15 @@ from dasktune.algos.base import Inputs
 from dasktune.algos.curves.curve import Prediction, Predictor, Question
 from dasktune.algos.curves.named import checked_predictor
 from dasktune.algos.curves.observed import ObservedCurves, checked_rate
-from dasktune.algos.sampled import ADDED_LATER, Budget, IndependentTrials, Options
+from dasktune.algos.sampled import (
+    ADDED_LATER,
+    CHANGED_RULE,
+    Budget,
+    IndependentTrials,
+    Options,
+)
 from dasktune.algos.state import Readers
-from dasktune.algos.stopping import Bounds, checked_bounds, score_bounds
+from dasktune.algos.stopping import HELD, Sides, checked_sides, held, range_text, score_bounds
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
 from dasktune.space.define_by_run import AnySpace, Definition
@@ -29,9 +35,10 @@ class EarlyTermOptions(Options):
 
     every: Step
     delta: float
-    bounds: Bounds | None
+    bounds: Sides | None
     predictor: Predictor
     rate: str | None = field(default=None, metadata=ADDED_LATER)
+    beyond: str | None = field(default=None, metadata=CHANGED_RULE)
 
 
 class EarlyTerm(IndependentTrials):
@@ -60,8 +67,9 @@ class EarlyTerm(IndependentTrials):
         Predicts learning curves: one of `dasktune.algos.curves`, also by its name, or one of
         your own; None for `PriorFitted`.
     bounds
-        ``(low, high)``: the range of the metric, in its own unit and whatever its direction,
-        if it is known. Predictions stay within it.
+        ``(low, high)``: the range of the metric, as far as it is known, in its own unit and
+        whatever its direction; None where there is no bound, such as ``(0, None)`` for a loss.
+        Predictions stay within it. A later value beyond a bound counts as the bound.
     rate
         Name of the learning rate, for the predictor, if it is neither ``lr`` nor
         ``learning_rate``.
@@ -72,7 +80,7 @@ class EarlyTerm(IndependentTrials):
     ------
     ConfigurationError
         If a number is out of its range, the predictor is none, or a sequence ends before
-        `max_steps`; at the first report, if its value lies beyond the bounds.
+        `max_steps`; at the first finite value of all trials, if it lies beyond the bounds.
 
     References
     ----------
@@ -85,7 +93,7 @@ class EarlyTerm(IndependentTrials):
     timed: ClassVar[bool] = True
     state = ("open", "_range", "_curves", "_asked")
     options: EarlyTermOptions
-    _range: Bounds | None
+    _range: Sides | None
     _curves: ObservedCurves
     _asked: set[int]
 
@@ -98,7 +106,7 @@ class EarlyTerm(IndependentTrials):
         every: Step | None = None,
         delta: float = 0.05,
         predictor: Predictor | str | None = None,
-        bounds: tuple[float, float] | None = None,
+        bounds: tuple[float | None, float | None] | None = None,
         rate: str | None = None,
         seed: int = 0,
         sampler: object = None,
@@ -106,12 +114,15 @@ class EarlyTerm(IndependentTrials):
         check = Arguments(type(self).__name__)
         budget = Budget.checked(check, trials, max_steps, seed)
         every = max(1, budget.max_steps // BOUNDARIES) if every is None else every
+        sides = checked_sides(check, bounds)
+        is_bounded = sides != (None, None)
         options = EarlyTermOptions(
             every=check.whole("every", every),
             delta=check.real("delta", delta),
-            bounds=checked_bounds(check, bounds),
+            bounds=sides if is_bounded else None,
             predictor=checked_predictor(check, predictor),
             rate=checked_rate(check, rate),
+            beyond=HELD if is_bounded else None,
         )
         if not 0 < options.delta <= 1:
             check.add(f"delta must be > 0 and <= 1, got {delta}")
@@ -120,7 +131,8 @@ class EarlyTerm(IndependentTrials):
     def prepare(self, inputs: Inputs) -> None:
         """Receive the inputs; the direction of the metric turns the bounds."""
         super().prepare(inputs)
-        self._range = score_bounds(self.options.bounds, inputs)
+        bounds = self.options.bounds
+        self._range = None if bounds is None else score_bounds(bounds, inputs)
 
     def begin(self) -> None:
         """Begin before the first trial."""
@@ -152,8 +164,9 @@ class EarlyTerm(IndependentTrials):
             return []
         if self._curves.best == -math.inf:
             self._check_bounds(report)
+        sides = (None, None) if self.options.beyond is None else self._range or (None, None)
         for step, loss in report.seen:
-            self._curves.observe(trial, step, -loss)
+            self._curves.observe(trial, step, held(-loss, *sides))
         if report.step >= self.max_steps:
             return self.on_failure(trial)
         if report.loss == math.inf and self._curves.best > -math.inf:
@@ -194,12 +207,10 @@ class EarlyTerm(IndependentTrials):
         return self.options.bounds or (None, None)
 
     def _check_bounds(self, report: Report) -> None:
-        if self._range is None or self.options.bounds is None or not math.isfinite(report.loss):
-            return
-        if not self._range[0] <= -report.loss <= self._range[1]:
-            low, high = self.options.bounds
+        bounds = self.options.bounds
+        if bounds is not None and held(-report.loss, *(self._range or bounds)) != -report.loss:
             raise ConfigurationError(
-                f"bounds must hold all values of the metric, {low:g} to {high:g}, got "
+                f"bounds must hold all values of the metric, {range_text(bounds)}, got "
                 f"{dict(report.metrics)} at step {report.step} of trial {report.trial}"
             )
 

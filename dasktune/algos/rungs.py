@@ -12,7 +12,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Final
 
-from dasktune.algos.sampled import ADDED_LATER, Options
+from dasktune.algos.sampled import CHANGED_RULE, Options
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.types import Step
@@ -181,7 +181,7 @@ class Halving(Options):
     min_steps: Step | None
     eta: int
     brackets: tuple[int, ...] | None = (0,)
-    horizon: str | None = field(default=None, metadata=ADDED_LATER)
+    horizon: str | None = field(default=None, metadata=CHANGED_RULE)
 
     @classmethod
     def checked(

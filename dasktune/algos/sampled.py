@@ -70,13 +70,19 @@ class Budget:
 ADDED_LATER: Final = {"added": "later"}
 """Metadata of an option that was added to a tuner whose identity may be in event logs."""
 
+CHANGED_RULE: Final = {"added": "later", "rule": "changed"}
+"""Metadata of an option that names a rule which was changed; None for the rule of before.
+
+A tuner whose identity in an event log does not name the rule goes on by the rule of before.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The own arguments of a kind of tuner; their names and values are part of its identity.
 
-    A field with the metadata `ADDED_LATER` is part of it only if it is not None: tuners of
-    before the field was added keep their identity.
+    A field with the metadata `ADDED_LATER` or `CHANGED_RULE` is part of it only if it is not
+    None: tuners of before the field was added keep their identity.
     """
 
     def identity(self) -> dict[str, object]:
@@ -86,12 +92,17 @@ class Options:
             field.name: value
             for field in fields(self)
             for value in [getattr(self, field.name)]
-            if value is not None or field.metadata != ADDED_LATER
+            if value is not None or field.metadata not in (ADDED_LATER, CHANGED_RULE)
         }
         return {
             name: value.identity() if isinstance(value, Predictor) else to_json(hints[name], value)
             for name, value in values.items()
         }
+
+    def of_before(self, identity: Mapping[str, object]) -> Self:
+        """Return the options by the rules of before, where an identity names no changed rule."""
+        changed = (field.name for field in fields(self) if field.metadata == CHANGED_RULE)
+        return replace(self, **{name: None for name in changed if name not in identity})
 
 
 class SampledTuner(Tuner):
@@ -366,13 +377,17 @@ class SampledTuner(Tuner):
                 raise ConfigurationError(f"not a snapshot of this tuner: {snapshot!r}")
 
     def widened_from(self, identity: Mapping[str, object]) -> Self | None:
-        """Return this tuner with the number of trials in `identity`; None if more differs."""
-        own, trials = json.loads(json.dumps(self.identity())), identity.get("trials")
-        if not self.growing or not isinstance(trials, int):
+        """Return this tuner with the number of trials and the rules in `identity`.
+
+        None if more differs.
+        """
+        narrow, trials = copy.deepcopy(self), identity.get("trials")
+        narrow.options = self.options.of_before(identity)
+        own = json.loads(json.dumps(narrow.identity()))
+        if not isinstance(trials, int) or not (self.growing or trials == self.trials):
             return None
         if {**own, "trials": trials} != identity:
             return None
-        narrow = copy.deepcopy(self)
         narrow.trials = trials
         narrow.begin()
         narrow.derive()

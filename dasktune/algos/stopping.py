@@ -342,6 +342,12 @@ def percentile_of(ascending: list[float], percentile: float) -> float:
 Bounds = tuple[float, float]
 """The lowest and the highest value that a metric can have."""
 
+Sides = tuple[float | None, float | None]
+"""The same; None where there is no bound."""
+
+HELD = "a value beyond them counts as the bound"
+"""The rule for bounds, as identities name it; before, it counted as it was."""
+
 
 def checked_bounds(check: Arguments, bounds: object) -> Bounds | None:
     """Return the bounds of a user, in the unit of the metric; `check` keeps the problems."""
@@ -355,7 +361,7 @@ def checked_bounds(check: Arguments, bounds: object) -> Bounds | None:
             return None
 
 
-def checked_sides(check: Arguments, bounds: object) -> tuple[float | None, float | None]:
+def checked_sides(check: Arguments, bounds: object) -> Sides:
     """Return the bounds of a user, of which either may be None; `check` keeps the problems."""
     match bounds:
         case None | (None, None):
@@ -364,8 +370,13 @@ def checked_sides(check: Arguments, bounds: object) -> tuple[float | None, float
             return float(low), None
         case (None, int() | float() as high) if math.isfinite(high):
             return None, float(high)
-        case _:
+        case (int() | float(), int() | float()):
             return checked_bounds(check, bounds) or (None, None)
+        case _:
+            check.add(
+                f"bounds must be (low, high), each finite or None for no bound, got {bounds!r}"
+            )
+            return None, None
 
 
 def beyond_bounds(
@@ -380,15 +391,40 @@ def beyond_bounds(
     >>> list(beyond_bounds(40.0, 0.0, 1.0, metric="accuracy", where=" at step 1"))
     ['bounds must hold all values of accuracy, 0 to 1, got 40 at step 1']
     """
-    least, most = -math.inf if low is None else low, math.inf if high is None else high
-    if math.isfinite(value) and not least <= value <= most:
+    if held(value, low, high) != value and math.isfinite(value):
         yield (
-            f"bounds must hold all values of {metric}, {least:g} to {most:g}, got "
+            f"bounds must hold all values of {metric}, {range_text((low, high))}, got "
             f"{value:.10g}{where}"
         )
 
 
-def score_bounds(bounds: Bounds | None, inputs: Inputs) -> Bounds | None:
+def range_text(bounds: Sides) -> str:
+    """Return bounds as words.
+
+    Examples
+    --------
+    >>> range_text((0.0, None))
+    '0 to inf'
+    """
+    low, high = bounds
+    return f"{-math.inf if low is None else low:g} to {math.inf if high is None else high:g}"
+
+
+def held(score: float, low: float | None, high: float | None) -> float:
+    """Return a score, or the bound that it lies beyond; one that is not finite stays.
+
+    Examples
+    --------
+    >>> held(40.0, 0.0, 1.0), held(40.0, 0.0, None), held(-math.inf, 0.0, None)
+    (1.0, 40.0, -inf)
+    """
+    if not math.isfinite(score):
+        return score
+    score = score if low is None else max(score, low)
+    return score if high is None else min(score, high)
+
+
+def score_bounds(bounds: Sides, inputs: Inputs) -> Sides:
     """Return the bounds as scores, of which larger ones are better.
 
     Parameters
@@ -400,15 +436,17 @@ def score_bounds(bounds: Bounds | None, inputs: Inputs) -> Bounds | None:
 
     Examples
     --------
-    >>> score_bounds((0.5, 2.5), {"directions": ["minimize"]})
-    (-2.5, -0.5)
+    >>> score_bounds((0.5, None), {"directions": ["minimize"]})
+    (None, -0.5)
     """
-    if bounds is None:
-        return None
+    if bounds == (None, None):
+        return bounds
     match inputs:
         case {"directions": [str(first), *_]}:
             low, high = bounds
-            return bounds if Direction(first) is Direction.MAXIMIZE else (-high, -low)
+            if Direction(first) is Direction.MAXIMIZE:
+                return bounds
+            return None if high is None else -high, None if low is None else -low
         case _:
             raise InternalError(f"bounds need the direction of the metric, got {inputs!r}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -284,12 +285,13 @@ def _parsed(text: str, given: Mapping[str, Any]) -> tuple[type[Tuner], dict[str,
 
     name, *settings = text.split(":")
     known = _known_tuners()
-    if name.lower() not in known:
+    plain = name.lower().replace("-", "").replace("_", "")
+    if plain not in known:
         raise ConfigurationError(
             unknown("tuner", name, (tuner.__name__ for tuner in known.values()))
         )
-    kind = known[name.lower()]
-    own = parse_config(settings)
+    kind = known[plain]
+    own = {key: _literal(value) for key, value in parse_config(settings).items()}
     parameters = inspect.signature(kind).parameters
     taken = {key for key in parameters if key not in ("space", "seed")}
     refuse(f"{text}: {unknown('argument', key, taken)}" for key in own if key not in taken)
@@ -300,6 +302,17 @@ def _parsed(text: str, given: Mapping[str, Any]) -> tuple[type[Tuner], dict[str,
         if parameter.default is parameter.empty and key not in arguments
     )
     return kind, {key: value for key, value in arguments.items() if key != "space"}
+
+
+def _literal(value: object) -> object:
+    """Return a text that is a value of Python, such as ``[0, None]``, as that value."""
+    if not isinstance(value, str):
+        return value
+    try:
+        literal: object = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+    return literal
 
 
 def _make(
@@ -327,7 +340,7 @@ def _in_order(space: Space) -> Source:
 
 
 def _known_tuners() -> dict[str, type[Tuner]]:
-    """Return the tuners on a space by their names in lower case."""
+    """Return the tuners on a space by their names in lower case, without dashes."""
     from dasktune import algos
 
     kinds = [getattr(algos, name) for name in algos.__all__]

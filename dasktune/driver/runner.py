@@ -451,6 +451,8 @@ class DaskRunner:
     def _say_what_is_safe(self) -> None:
         """Pass on outcomes that are durable; user code may be called by that."""
         for outcome in self._orders.take_safe():
+            for warning in outcome.warnings:
+                logger.warning("%s", warning)
             for report in outcome.reports:
                 self._meter.see(report.metrics)
             for record in outcome.records:

@@ -20,6 +20,7 @@ from dasktune.algos.base import Inputs, Tuner
 from dasktune.algos.curves.curve import Prediction
 from dasktune.algos.forest.priority import Priority
 from dasktune.algos.forest.ranks import ModelWeight
+from dasktune.algos.stopping import beyond_bounds
 from dasktune.engine.event_log import (
     Record,
     call,
@@ -52,6 +53,7 @@ from dasktune.space import with_branches
 from dasktune.types import (
     Assess,
     Decision,
+    Direction,
     Extend,
     Finish,
     Metrics,
@@ -144,6 +146,9 @@ class Engine:
         self._orders: list[Order] = []
         self._records: list[Record] = []
         self._reports: list[Report] = []
+        self._warnings: list[str] = []
+        self._is_held = False
+        """Whether a warning of this run says that values beyond the bounds count as the bound."""
         self._changed: dict[int, None] = {}
         self._todo: deque[Instruction] = deque()
 
@@ -455,10 +460,25 @@ class Engine:
             return
         self._take_report(session, trial, scored)
         decisions = session.tuner.tell(scored)
+        self._warn_of_bounds(session, trial, scored)
         cause = {"kind": "tell", "trial": trial.local, "step": report.step}
         timed = {} if clock is None else {"now": clock.to_json()}
         self._note({**cause, "metrics": dict(report.metrics), **timed}, decisions)
         self._apply(session, decisions, now)
+
+    def _warn_of_bounds(self, session: Session, trial: TrialRecord, report: Report) -> None:
+        """Warn once a run of a value beyond the bounds of the tuner."""
+        bounds = session.tuner.value_bounds
+        if self._is_held or bounds == (None, None):
+            return
+        sign = -1.0 if self.objective.directions[0] is Direction.MAXIMIZE else 1.0
+        for step, loss in report.seen:
+            where = f" at step {step} of trial {trial.number}"
+            metric = self.objective.metrics[0]
+            for problem in beyond_bounds(sign * loss, *bounds, metric=metric, where=where):
+                self._is_held = True
+                self._warnings.append(f"{problem}; such values count as the bound")
+                return
 
     def _tell_prediction(
         self, session: Session, local: int, prediction: Prediction | None, now: float
@@ -1099,8 +1119,10 @@ class Engine:
             tuple(self._records),
             tuple(self.trials[number] for number in self._changed),
             tuple(self._reports),
+            tuple(self._warnings),
         )
         self._orders, self._records, self._reports, self._changed = [], [], [], {}
+        self._warnings = []
         return outcome
 
 

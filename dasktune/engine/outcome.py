@@ -72,13 +72,15 @@ Order = RunStage | StopStage | SavePoint | AskOrder
 class Outcome:
     """The work for the runner: make `records` and `trials` durable, then carry out `orders`.
 
-    `reports` are those that the tuner received, with the study's numbers of trials.
+    `reports` are those that the tuner received, with the study's numbers of trials; `warnings`
+    are sentences for the log.
     """
 
     orders: tuple[Order, ...]
     records: tuple[Record, ...]
     trials: tuple[TrialRecord, ...]
     reports: tuple[Report, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def with_save_points(orders: list[Order]) -> list[Order]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -16,6 +17,8 @@ from dasktune.engine.outcome import Outcome, RunAssessment, RunPrediction
 from dasktune.errors import ConfigurationError, shown
 from dasktune.graph.plan import Node
 from dasktune.types import Metrics, Sequences, Step, TrialState, Value
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +271,8 @@ class OwnLoop:
             outcome = outcomes.popleft()
             self._recorder.outcome(outcome)
             self._recorder.flush()
+            for warning in outcome.warnings:
+                logger.warning("%s", warning)
             self._on_safe(outcome)
             for order in outcome.orders:
                 if isinstance(order, RunPrediction | RunAssessment):

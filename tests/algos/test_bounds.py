@@ -35,7 +35,7 @@ def test_a_range_may_be_a_list_of_whole_numbers_or_missing() -> None:
 def test_a_range_needs_a_direction() -> None:
     assert score_bounds((0.0, 1.0), {"directions": ["maximize"]}) == (0.0, 1.0)
     assert score_bounds((0.0, 1.0), {"directions": ["minimize"]}) == (-1.0, 0.0)
-    assert score_bounds(None, {}) is None
+    assert score_bounds((None, None), {}) == (None, None)
     with pytest.raises(InternalError, match="need the direction of the metric"):
         score_bounds((0.0, 1.0), {})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 
@@ -102,7 +103,31 @@ def test_bounds_that_the_first_value_has_left_are_refused(direction: str) -> Non
     tuner = early(direction=direction, bounds=(0, 1))
     tell(tuner, 0, 10, side * 1.0)
     tell(tuner, 1, 10, side * 7.0)
-    assert tuner.question(1).curve.scores == (side * 7.0,), "one that diverges later ends nothing"
+    assert tuner.question(1).curve.scores == (1.0 if side > 0 else -1.0,)
+    assert tuner._curves.best == side * 1.0, "nothing that can be predicted is better"
+
+
+def test_early_term_takes_a_bound_of_one_side_only() -> None:
+    tuner = early(direction="minimize", bounds=(0, None))
+    tell(tuner, 0, 10, -3000.0)
+    curve = tuner.question(0).curve
+    assert (curve.scores, curve.low, curve.high) == ((-3000.0,), None, 0.0)
+    restored = EarlyTerm(SPACE, trials=4, max_steps=MOST, predictor=Persistence(), bounds=(0, None))
+    restored.restore(tuner.snapshot())
+    assert restored.question(0).curve == curve
+
+
+def test_log_before_bounds_held_values_goes_on_by_that_rule() -> None:
+    tuner = EarlyTerm(SPACE, trials=4, max_steps=MOST, bounds=(0, 1))
+    identity = json.loads(json.dumps(tuner.identity()))
+    del identity["beyond"]
+    before = tuner.widened_from(identity)
+    assert before is not None
+    before.prepare({"directions": ["maximize"]})
+    before.ask(1)
+    tell(before, 0, 10, 0.5)
+    tell(before, 1, 10, 7.0)
+    assert before.question(1).curve.scores == (7.0,)
 
 
 def test_trial_with_a_chance_below_delta_is_stopped() -> None:

@@ -129,6 +129,15 @@ def test_arguments_of_a_tuner_are_given_with_its_name(trace: Path) -> None:
     assert short["steps"]["median"] == 36
 
 
+def test_tuner_names_take_dashes_and_arguments_take_none(trace: Path) -> None:
+    found = document(
+        *(trace, "--metric", "loss", "--orders", 1, "--trials", 4, "--target", 0.3),
+        *("--tuner", "async-hyperband", "--tuner", "pop:bounds=[0,None]:predictor=Persistence"),
+    )
+    assert len(found["tuners"]) == 2
+    assert "AsyncHyperband" in command(trace, "--metric", "loss", "--tuner", "hyper-band-2").output
+
+
 def test_simulate_plot_has_a_line_per_tuner_and_is_reproducible(
     trace: Path, tmp_path: Path
 ) -> None:

@@ -158,7 +158,12 @@ def test_sequence_documents_are_unchanged(name: str) -> None:
 @pytest.mark.parametrize("name", [*cases.TUNERS, *cases.IDENTITIES_ONLY])
 def test_tuner_identities_are_unchanged(name: str) -> None:
     make = {**cases.TUNERS, **cases.IDENTITIES_ONLY}[name]
-    assert as_json(make().identity()) == recorded_tuners()[name]["identity"]
+    identity = recorded_tuners()[name]["identity"]
+    tuner = make()
+    if as_json(tuner.identity()) != identity:  # a rule has changed: the tuner goes on by the old
+        tuner = tuner.widened_from(identity)
+    assert tuner is not None
+    assert as_json(tuner.identity()) == identity
 
 
 def test_every_tuner_is_among_the_cases() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dasktune.algos import ASHA, Grid, Random, Tuner
+from dasktune.algos import ASHA, EarlyTerm, Grid, Random, Tuner
 from dasktune.algos.base import Inputs, Proposal
 from dasktune.algos.curves import Curve, Persistence, Prediction, Question
 from dasktune.algos.samplers import Source
@@ -1070,6 +1070,25 @@ def test_timed_tuner_receives_time_curve_and_speed() -> None:
         ).to_json()
     )
     assert replay(Timed(), bench.log, bench.engine.objective).identical
+
+
+def test_values_beyond_the_bounds_are_warned_of_once_a_run() -> None:
+    warnings: list[str] = []
+
+    class Warned(Bench):
+        def take(self, outcome: Outcome) -> None:
+            warnings.extend(outcome.warnings)
+            super().take(outcome)
+
+    bench = Warned(lambda lr, step: 10.0 * lr if step > 1 else 0.5)
+    tuner = EarlyTerm(
+        Space(lr=[0.1, 0.2, 0.3]), trials=3, max_steps=4, sampler="grid", bounds=(0, 1)
+    )
+    bench.begin(tuner)
+    bench.run()
+    assert [trial.steps for trial in bench.trials.values()] == [4, 4, 4], "none ends the study"
+    assert len(warnings) == 1
+    assert "bounds must hold all values of loss, 0 to 1, got 2 at step 2" in warnings[0]
 
 
 def test_untimed_tuner_receives_neither_time_nor_curve() -> None:

@@ -33,40 +33,51 @@ class Goal:
         The range of scores; None where there is no bound.
     kill
         A trial with a lower score is ended; None if there is no such threshold.
+    crash
+        A trial that has been better, and no longer is, is ended; None if there is no such
+        threshold.
     """
 
     target: float | None
     low: float | None
     high: float | None
     kill: float | None
+    crash: float | None = None
 
     @property
-    def kills_the_best(self) -> bool:
-        """Whether `kill` would end a trial that has just reached the target."""
-        return self.kill is not None and self.target is not None and self.kill >= self.target
+    def ending_the_best(self) -> list[str]:
+        """The thresholds of a goal of scores that would end a trial which reaches the target."""
+        thresholds = {"kill": self.kill, "crash": self.crash}
+        return [
+            name
+            for name, threshold in thresholds.items()
+            if threshold is not None and self.target is not None and threshold >= self.target
+        ]
 
     def turned(self, direction: Direction) -> Goal:
         """Return the goal as scores; this one is in the unit of a metric of that direction."""
         if direction is Direction.MAXIMIZE:
             return self
-        given = (self.target, self.kill, self.high, self.low)
-        target, kill, low, high = (None if value is None else -value for value in given)
-        return replace(self, target=target, low=low, high=high, kill=kill)
+        given = (self.target, self.kill, self.crash, self.high, self.low)
+        target, kill, crash, low, high = (None if value is None else -value for value in given)
+        return replace(self, target=target, low=low, high=high, kill=kill, crash=crash)
 
 
-def goal_of(check: Arguments, target: object, bounds: object, kill: object) -> Goal:
+def goal_of(
+    check: Arguments, target: object, bounds: object, kill: object, crash: object = None
+) -> Goal:
     """Return the goal of these arguments, in the metric's own unit; `check` keeps problems."""
-    values = [
-        None if value is None else check.real(name, value)
-        for name, value in (("target", target), ("kill", kill))
-    ]
+    given = {"target": target, "kill": kill, "crash": crash}
+    values = {
+        name: None if value is None else check.real(name, value) for name, value in given.items()
+    }
     low, high = checked_sides(check, bounds)
-    for name, value in zip(("target", "kill"), values, strict=True):
+    for name, value in values.items():
         if value is None:
             continue
         if (low is not None and value < low) or (high is not None and value > high):
             check.add(f"{name} must lie within the bounds, {low} to {high}, got {value:g}")
-    return Goal(target=values[0], low=low, high=high, kill=values[1])
+    return Goal(low=low, high=high, **values)
 
 
 def seconds_in(check: Arguments, name: str, time: object) -> float:

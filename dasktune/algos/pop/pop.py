@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,9 +23,15 @@ from dasktune.algos.pop.goal import (
     seconds_in,
     within_ranges,
 )
-from dasktune.algos.sampled import ADDED_LATER, Budget, Options, SampledTuner
+from dasktune.algos.sampled import (
+    ADDED_LATER,
+    CHANGED_RULE,
+    Budget,
+    Options,
+    SampledTuner,
+)
 from dasktune.algos.state import Readers
-from dasktune.algos.stopping import beyond_bounds
+from dasktune.algos.stopping import HELD, beyond_bounds, held
 from dasktune.errors import ConfigurationError, InternalError, refuse, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.space.define_by_run import AnySpace, Definition
@@ -60,6 +67,8 @@ class POPOptions(Options):
     ends_poor: bool
     predictor: Predictor
     rate: str | None = field(default=None, metadata=ADDED_LATER)
+    crash: float | None = field(default=None, metadata=ADDED_LATER)
+    beyond: str | None = field(default=None, metadata=CHANGED_RULE)
 
     def check(self, check: Arguments, max_steps: Step) -> None:
         """Add to `check` the problems of the options that are out of their range."""
@@ -98,10 +107,16 @@ class POP(SampledTuner):
         Steps between boundaries; None for a twentieth of `max_steps`, rounded up.
     bounds
         ``(low, high)``: the range of the metric, as far as it is known; None where there is no
-        bound, such as ``(0, None)`` for a loss. Predictions stay within it.
+        bound, such as ``(0, None)`` for a loss. Predictions stay within it. A later value
+        beyond a bound counts as the bound.
     kill
         A trial whose metric, or its mean over the `window`, is worse than this at a boundary is
         ended: the value of a trial that learns nothing, in the metric's own unit.
+    crash
+        The same value, for a trial that learned and lost it, as happens in reinforcement
+        learning. A trial whose mean over the `window` has been better is ended if all that it
+        measured since its last boundary, that one included, is not. One that has learned
+        nothing yet goes on, unlike with `kill`.
     least
         A trial whose confidence is lower than this is poor.
     dynamic
@@ -143,8 +158,8 @@ class POP(SampledTuner):
     ConfigurationError
         If a number is out of its range, a target or threshold outside the bounds, or a
         sequence ends before `max_steps`: all at once. When the study begins, if `kill` would
-        end a trial that has reached the target. At the first report, if its metric is outside
-        the bounds or one of `ends_when` is missing.
+        end a trial that has reached the target; so for `crash`. At the first finite value of
+        all trials, if it is outside the bounds or one of `ends_when` is missing.
 
     References
     ----------
@@ -180,7 +195,7 @@ class POP(SampledTuner):
         trials: int = 100,
         max_steps: Step = 100,
         every: Step | None = None,
-        bounds: tuple[float, float] | None = None,
+        bounds: tuple[float | None, float | None] | None = None,
         kill: float | None = None,
         least: float = 0.05,
         dynamic: float | None = None,
@@ -190,13 +205,14 @@ class POP(SampledTuner):
         ends_poor: bool = False,
         predictor: Predictor | str | None = None,
         rate: str | None = None,
+        crash: float | None = None,
         seed: int = 0,
         sampler: object = None,
     ) -> None:
         check = Arguments("POP")
         budget = Budget.checked(check, trials, max_steps, seed)
         every = math.ceil(budget.max_steps / BOUNDARIES) if every is None else every
-        self._given = goal_of(check, target, bounds, kill)
+        self._given = goal_of(check, target, bounds, kill, crash)
         options = POPOptions(
             target=self._given.target,
             within=seconds_in(check, "within", within),
@@ -211,6 +227,8 @@ class POP(SampledTuner):
             ends_poor=bool(ends_poor),
             predictor=checked_predictor(check, predictor),
             rate=checked_rate(check, rate),
+            crash=self._given.crash,
+            beyond=HELD if (self._given.low, self._given.high) != (None, None) else None,
         )
         options.check(check, budget.max_steps)
         self.goal = self._given
@@ -292,10 +310,11 @@ class POP(SampledTuner):
                 raise InternalError(f"POP must be told the direction of its metric, got {inputs!r}")
         self.goal = self._given.turned(self._direction)
         self._target = self.goal.target
-        if self.goal.kills_the_best:
-            raise ConfigurationError(
-                f"kill must be worse than the target, {self._given.target}, got {self._given.kill}"
-            )
+        refuse(
+            f"{name} must be worse than the target, {self._given.target}, got "
+            f"{getattr(self._given, name)}"
+            for name in self.goal.ending_the_best
+        )
 
     def ask(self, capacity: int) -> list[Decision]:
         """Return all trials the first time, or one for each free worker if a sampler learns."""
@@ -346,7 +365,7 @@ class POP(SampledTuner):
         active = self._active.get(report.trial)
         if active is None or report.now is None:
             return []
-        if self._best is None:
+        if self.curves.best == -math.inf:
             refuse(self._first_problems(report))
         self._round.discard(report.trial)
         self._seconds, self._workers = report.now.seconds, report.now.workers
@@ -361,7 +380,8 @@ class POP(SampledTuner):
             del self._active[report.trial]
             return self._go_on([])
         score = self._mean(report.trial)
-        if not math.isfinite(score) or (self.goal.kill is not None and score < self.goal.kill):
+        is_killed = self.goal.kill is not None and score < self.goal.kill
+        if not math.isfinite(score) or is_killed or self._has_crashed(active):
             del self._active[report.trial]
             return self._go_on([Stop(trial=report.trial)])
         return self._go_on(self._at_boundary(active))
@@ -427,8 +447,10 @@ class POP(SampledTuner):
     def _observe(self, trial: int, scores: Iterable[tuple[Step, float]]) -> bool:
         """Observe scores; return whether one of them reaches the target."""
         reached = False
+        is_held = self.options.beyond is not None
+        low, high = (self.goal.low, self.goal.high) if is_held else (None, None)
         for step, score in scores:
-            self.curves.observe(trial, step, score)
+            self.curves.observe(trial, step, held(score, low, high))
             mean = self._mean(trial)
             if len(self.curves.scores(trial)) < self.options.window or not math.isfinite(mean):
                 continue
@@ -436,6 +458,22 @@ class POP(SampledTuner):
             self._worst = mean if self._worst is None else min(self._worst, mean)
             reached = reached or (self._target is not None and mean >= self._target)
         return reached
+
+    def _has_crashed(self, active: Active) -> bool:
+        """Return whether a trial had learned, and has lost it since the boundary before this.
+
+        The learning crash of Rasley et al., section 6.3: "the reward falls and remains at or
+        below a non-learning value".
+        """
+        crash, window = self.goal.crash, self.options.window
+        if crash is None:
+            return False
+        scores = self.curves.scores(active.trial)
+        since = bisect_left(self.curves.steps(active.trial), active.step - self.options.every)
+        if any(score > crash for score in scores[since:]):
+            return False
+        means = (sum(scores[at : at + window]) / window for at in range(since - window + 1))
+        return any(mean > crash for mean in means)
 
     def _raise_target(self) -> bool:
         """Raise the target if it is dynamic; return whether the study goes on for it."""

@@ -205,6 +205,37 @@ def test_trial_below_the_kill_threshold_ends_unpredicted() -> None:
     assert tuner.tell(report(1, 2, 0.05))[0] == Predict(trial=1)
 
 
+def test_trial_that_loses_what_it_learned_is_ended() -> None:
+    tuner = begun(target=200, crash=-100, window=2, predictor=Persistence())
+    tuner.tell(report(0, 2, -100.0))
+    tuner.tell(report(0, 4, -150.0))
+    assert 0 in tuner.standing, "one that has learned nothing yet goes on"
+    for step, reward in ((2, -90.0), (4, 60.0), (6, -120.0)):
+        tuner.tell(report(1, step, reward))
+        assert 1 in tuner.standing
+    assert tuner.tell(report(1, 8, -100.0))[0] == Stop(trial=1)
+    for step, reward in ((2, 60.0), (4, 60.0), (6, -120.0), (8, -99.0), (10, -120.0)):
+        tuner.tell(report(2, step, reward))
+    assert 2 in tuner.standing, "it had recovered"
+
+
+def test_crash_of_a_minimized_metric_is_a_rise() -> None:
+    tuner = begun(target=0.1, crash=0.9, directions=["minimize"], predictor=Persistence())
+    for step, error in ((2, 0.5), (4, 0.95)):
+        tuner.tell(report(0, step, -error))
+    assert tuner.tell(report(0, 6, -0.9))[0] == Stop(trial=0)
+
+
+def test_later_values_beyond_the_bounds_count_as_the_bound() -> None:
+    tuner = begun(target=0.8, bounds=(0, 1), window=2, predictor=Persistence())
+    tuner.tell(report(0, 2, 0.5))
+    for trial in (0, 1):
+        tuner.tell(report(trial, 4, -3.0))
+        assert tuner.question(trial).curve.scores[-1] == 0.0
+    assert tuner.tell(report(2, 2, 1.5))
+    assert ending(tuner.tell(report(2, 4, 0.6))) is not None
+
+
 @pytest.mark.parametrize("score", [math.nan, -math.inf])
 def test_a_trial_that_diverges_is_ended(score: float) -> None:
     assert begun().tell(report(0, 2, score)) == [Stop(trial=0)]
@@ -262,11 +293,13 @@ def test_a_first_report_shows_what_cannot_be(
 @pytest.mark.parametrize(
     ("direction", "target", "kill"), [("maximize", 0.8, 0.8), ("minimize", 0.2, 0.1)]
 )
+@pytest.mark.parametrize("name", ["kill", "crash"])
 def test_what_reaches_the_target_may_not_be_killed(
-    direction: str, target: float, kill: float
+    name: str, direction: str, target: float, kill: float
 ) -> None:
-    with pytest.raises(ConfigurationError, match=f"worse than the target, {target}, got {kill}"):
-        begun(target=target, kill=kill, directions=[direction])
+    text = f"{name} must be worse than the target, {target}, got {kill}"
+    with pytest.raises(ConfigurationError, match=text):
+        begun(target=target, directions=[direction], **{name: kill})
 
 
 def test_a_target_that_is_reached_between_boundaries_counts() -> None:
@@ -479,6 +512,7 @@ def test_shared_stage_has_the_priority_of_its_best_trial() -> None:
         ({"kill": -3, "bounds": (0, 1)}, "kill must lie within the bounds, 0.0 to 1.0, got -3"),
         ({"bounds": (1, 0)}, "bounds must be"),
         ({"bounds": (0, math.inf)}, "bounds must be"),
+        ({"bounds": "[0,None)"}, "bounds must be (low, high), each finite or None for no bound"),
         ({"within": "8 parsecs"}, "within must be seconds > 0, or a number with one of"),
         ({"within": 0}, "within must be seconds > 0"),
         ({"within": -1.0}, "within must be seconds > 0"),
