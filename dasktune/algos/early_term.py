@@ -39,6 +39,7 @@ class EarlyTermOptions(Options):
     predictor: Predictor
     rate: str | None = field(default=None, metadata=ADDED_LATER)
     beyond: str | None = field(default=None, metadata=CHANGED_RULE)
+    window: int | None = field(default=None, metadata=ADDED_LATER)
 
 
 class EarlyTerm(IndependentTrials):
@@ -46,11 +47,11 @@ class EarlyTerm(IndependentTrials):
 
     At each boundary a predictor is asked for the value at `max_steps`. The trial is stopped
     if the probability is less than `delta` that this value is at least as good as the best
-    measured value so far, of all trials at any step. Training goes on until the prediction
-    comes, which is then compared with the best of that moment; it does not count if the trial
-    itself has reached that best since. A trial that has passed a boundary meanwhile is asked
-    about again at once. Where no prediction can be made the trial goes on, and is asked about
-    at its next boundary.
+    so far: the best mean over a `window` of measurements, of all trials at any step. Training
+    goes on until the prediction comes, which is then compared with the best of that moment; it
+    does not count if the trial itself has reached that best since. A trial that has passed a
+    boundary meanwhile is asked about again at once. Where no prediction can be made the trial
+    goes on, and is asked about at its next boundary.
 
     A trial whose value at a boundary is NaN or infinite is stopped without a question, if
     any value has been finite.
@@ -70,6 +71,10 @@ class EarlyTerm(IndependentTrials):
         ``(low, high)``: the range of the metric, as far as it is known, in its own unit and
         whatever its direction; None where there is no bound, such as ``(0, None)`` for a loss.
         Predictions stay within it. A later value beyond a bound counts as the bound.
+    window
+        Measurements in a row whose mean counts as a value so far. 1, the rule of the paper, is
+        for metrics with little noise. The best of many noisy returns is a lucky one, which no
+        trial has a chance to end with: the rule then stops all of them.
     rate
         Name of the learning rate, for the predictor, if it is neither ``lr`` nor
         ``learning_rate``.
@@ -96,6 +101,7 @@ class EarlyTerm(IndependentTrials):
     _range: Sides | None
     _curves: ObservedCurves
     _asked: set[int]
+    _best: float
 
     def __init__(
         self,
@@ -108,6 +114,7 @@ class EarlyTerm(IndependentTrials):
         predictor: Predictor | str | None = None,
         bounds: tuple[float | None, float | None] | None = None,
         rate: str | None = None,
+        window: int = 1,
         seed: int = 0,
         sampler: object = None,
     ) -> None:
@@ -123,6 +130,7 @@ class EarlyTerm(IndependentTrials):
             predictor=checked_predictor(check, predictor),
             rate=checked_rate(check, rate),
             beyond=HELD if is_bounded else None,
+            window=None if window == 1 else check.whole("window", window),
         )
         if not 0 < options.delta <= 1:
             check.add(f"delta must be > 0 and <= 1, got {delta}")
@@ -140,6 +148,20 @@ class EarlyTerm(IndependentTrials):
         self._range = None
         self._curves = ObservedCurves(self.options.rate)
         self._asked = set()
+
+    def derive(self) -> None:
+        """Set the best mean so far, which follows from the curves."""
+        trials = range(self.registered)
+        scores = map(self._curves.scores, trials)
+        self._best = max(
+            (self._mean(each[:end]) for each in scores for end in range(1, len(each) + 1)),
+            default=-math.inf,
+        )
+
+    def _mean(self, scores: list[float]) -> float:
+        """Return the mean over the window of the last scores; the worst while they are fewer."""
+        window = self.options.window or 1
+        return sum(scores[-window:]) / window if len(scores) >= window else -math.inf
 
     @property
     def readers(self) -> Readers:
@@ -167,6 +189,7 @@ class EarlyTerm(IndependentTrials):
         sides = (None, None) if self.options.beyond is None else self._range or (None, None)
         for step, loss in report.seen:
             self._curves.observe(trial, step, held(-loss, *sides))
+            self._best = max(self._best, self._mean(self._curves.scores(trial)))
         if report.step >= self.max_steps:
             return self.on_failure(trial)
         if report.loss == math.inf and self._curves.best > -math.inf:
@@ -222,7 +245,7 @@ class EarlyTerm(IndependentTrials):
         return [Predict(trial=trial)]
 
     def _is_hopeless(self, trial: int, prediction: Prediction) -> bool:
-        best = self._curves.best
+        best = self._best
         seen = zip(self._curves.steps(trial), self._curves.scores(trial), strict=True)
         if any(step > prediction.after and score >= best for step, score in seen):
             return False

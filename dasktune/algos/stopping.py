@@ -11,6 +11,7 @@ from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 from dasktune.algos.base import Inputs
@@ -332,9 +333,16 @@ def percentile_of(ascending: list[float], percentile: float) -> float:
     >>> percentile_of([1.0, 2.0, 4.0, math.inf], 50.0), percentile_of([1.0, 2.0, 4.0], 25.0)
     (3.0, 1.5)
     """
-    place = Fraction(repr(percentile)) / 100 * (len(ascending) - 1)
-    low, high = ascending[math.floor(place)], ascending[math.ceil(place)]
-    return low if low == high else low + (high - low) * float(place % 1)
+    share, whole = _share_of_all(percentile)
+    place, rest = divmod(share * (len(ascending) - 1), whole)
+    low, high = ascending[place], ascending[place + (rest > 0)]
+    return low if low == high else low + (high - low) * (rest / whole)
+
+
+@cache
+def _share_of_all(percentile: float) -> tuple[int, int]:
+    """Return a percentile as a ratio of whole numbers, exactly as it is written."""
+    return (Fraction(repr(percentile)) / 100).as_integer_ratio()
 
 
 # ------------------------------------------------------------------------ the range of a metric

@@ -152,6 +152,22 @@ def test_the_best_is_that_of_all_trials_at_any_step() -> None:
     assert tuner.tell_prediction(1, predicted(30, 0.01, 1.0)) == [Stop(trial=1)]
 
 
+def test_lucky_value_is_no_best_over_a_window() -> None:
+    noisy = {6: 0.4, 8: 1.0}
+    alone, several = early(), early(window=3)
+    for tuner in (alone, several):
+        tell(tuner, 0, 10, 0.4, noisy)
+        tell(tuner, 1, 10, 0.3)
+    assert alone.tell_prediction(1, predicted(10, 0.01, 0.9)) == [Stop(trial=1)]
+    assert several.tell_prediction(1, predicted(10, 0.01, 0.9)) == []
+    restored = EarlyTerm(SPACE, trials=4, max_steps=MOST, predictor=Persistence(), window=3)
+    restored.restore(several.snapshot())
+    for tuner in (several, restored):
+        tell(tuner, 1, 20, 0.3)
+        assert tuner.tell_prediction(1, predicted(20, 0.01, 0.6)) == [Stop(trial=1)], "of 3: 0.6"
+    assert early().identity() == early(window=1).identity()
+
+
 def test_late_prediction_is_compared_with_the_present_best() -> None:
     late = predicted(10, 0.5, 0.5)  # 0.5 +- 0.5 at the end
     tuner = early()

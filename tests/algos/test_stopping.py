@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -202,6 +203,20 @@ def test_percentiles_are_those_of_numpy(found: list[float], percentile: float) -
     assert percentile_of(found, 50.0) == pytest.approx(statistics.median(found))
     assert percentile_of([*found, *[math.inf] * (len(found) + 2)], 50.0) == math.inf
     assert percentile_of([0.1, 0.1, 0.1], percentile) == 0.1
+
+
+def in_fractions(ascending: list[float], percentile: float) -> float:
+    place = Fraction(repr(percentile)) / 100 * (len(ascending) - 1)
+    low, high = ascending[math.floor(place)], ascending[math.ceil(place)]
+    return low if low == high else low + (high - low) * float(place % 1)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.floats(0.01, 99.99))
+def test_percentile_is_that_in_fractions_bit_for_bit(
+    losses: list[float], percentile: float
+) -> None:
+    losses.sort()
+    assert percentile_of(losses, percentile) == in_fractions(losses, percentile)
 
 
 class _Learning(RandomSource):
