@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := $(VENV)/installed-for-demo
 TOOLS := $(VENV)/installed-for-tests
+SITE := $(VENV)/installed-for-the-site
 FRAMEWORKS := .venv-integrations
 
 SEEDS ?= 5000
@@ -39,7 +40,7 @@ demo: $(DEMO) ## tune a small CNN on a local Dask cluster
 	@echo "  $(BIN)/dasktune --help                       all commands"
 	@echo "  make test                               every check that Python alone can run"
 
-set-up: $(TOOLS) ## install all that the other targets need
+set-up: $(TOOLS) $(SITE) $(FRAMEWORKS)/installed ## install all that the other targets need
 
 lint: $(TOOLS) ## check style, formatting and types
 	@$(BIN)/ruff check
@@ -69,8 +70,7 @@ mutation: $(TOOLS) ## change MUTANTS lines of each part, and see which tests not
 	@.ci/install $(VENV) -e '.[mutation]'
 	@$(BIN)/python -m tests.mutation --mutants $(MUTANTS)
 
-docs: $(DEMO) ## build the documentation site in docs/site; a warning is an error
-	@.ci/install $(VENV) -e '.[docs]'
+docs: $(SITE) ## build the documentation site in docs/site; a warning is an error
 	@$(BIN)/sphinx-build -q -W --keep-going docs docs/site
 	@echo "Open docs/site/index.html in a browser"
 
@@ -99,6 +99,11 @@ $(DEMO): pyproject.toml constraints.txt .ci/install
 $(TOOLS): $(DEMO)
 	@echo "Installing the tools of the tests"
 	@.ci/install $(VENV) -e '.[test]'
+	@touch $@
+
+$(SITE): $(DEMO)
+	@echo "Installing the tools of the documentation site"
+	@.ci/install $(VENV) -e '.[docs]'
 	@touch $@
 
 $(FRAMEWORKS)/installed: pyproject.toml constraints.txt .ci/install
