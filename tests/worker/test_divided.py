@@ -273,3 +273,14 @@ def test_group_that_meets_in_vain_is_interrupted() -> None:
     meeting.start()
     wait_until(lambda: not (rank.interrupt() or meeting.is_alive()))
     assert len(failures) == 1
+
+
+def test_connection_in_the_place_of_one_of_the_group_stays() -> None:
+    sockets = rank.GroupSockets()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with sockets.opening():
+            first = socket.create_connection(server.getsockname())
+        with first, socket.create_connection(server.getsockname()) as second:
+            os.dup2(second.fileno(), first.fileno())
+            sockets.shut_down()
+            second.sendall(b"still open")

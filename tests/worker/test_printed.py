@@ -142,6 +142,14 @@ def test_threads_print_to_logs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> 
     assert sorted(streams["stderr"].getvalue().splitlines()) == ["of 0", "of 1"]
 
 
+def test_text_between_stages_is_in_no_log() -> None:
+    printer, log = Printer(), PrintedLines()
+    with printer.prints_to(log):
+        printer.add("of the stage")
+    printer.add(" and after")  # as a thread of a training function does
+    assert log.take_news() == "of the stage"
+
+
 def test_stream_without_attributes_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     class Bare:
         __slots__ = ()
