@@ -23,9 +23,9 @@ from tests.dashboard.made_study import Made, made_database
 
 PARTS = {
     "curves": {"curves"},
-    "overview": {"overview", "history"},
+    "overview": {"overview", "trials"},
     "parameters": {"points", "importance"},
-    "trials": {"trials"},
+    "trials": {"overview", "trials"},
     "tree": {"tree"},
     "trial/4321": {"trial", "lineage"},
     "failures": {"overview"},

@@ -33,15 +33,16 @@ def import_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any
     return get
 
 
-def method_of(home: str) -> Callable[[Any], str]:
+def method_of(home: str) -> Callable[..., Any]:
     """Return a method that is defined in a later layer, and is imported when it is called.
 
-    So a class shows itself as a picture in a notebook without an import of the pictures.
+    So a class shows itself as a picture in a notebook, or writes its report, without an import of
+    the pictures or the page.
 
     Parameters
     ----------
     home
-        Module and function: ``module:function``. The function gets the object.
+        Module and function: ``module:function``. The function gets the object, then the arguments.
 
     Examples
     --------
@@ -52,9 +53,8 @@ def method_of(home: str) -> Callable[[Any], str]:
     """
     module, _, name = home.partition(":")
 
-    def method(self: Any) -> str:
-        shown: str = getattr(import_module(module), name)(self)
-        return shown
+    def method(self: Any, *arguments: Any) -> Any:
+        return getattr(import_module(module), name)(self, *arguments)
 
     return method
 

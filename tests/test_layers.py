@@ -46,11 +46,11 @@ LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("mirror", "a study in other programs: Optuna, loggers"),),
     (("results", "read-only results of a study: summary, predictions, inventory"),),
     (("simulate", "the engine on a virtual clock"),),
-    (("report", "the HTML report and its pictures"),),
+    (("report", "pictures, texts about a study, and what it has cost"),),
     (("study", "the study that users create, run and query"),),
     (
         ("integrations", "ready trainers for frameworks, one module each"),
-        ("dashboard", "the live page: a web server that reads the database"),
+        ("dashboard", "the page of a study: live from a web server, or in a file as the report"),
         ("doctor", "checks of cluster, store and database before a study runs"),
         ("testing", "conformance tests for users' own tuners and predictors"),
     ),

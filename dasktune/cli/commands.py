@@ -406,7 +406,7 @@ def report(
     stores: StoreFlags,
 ) -> None:
     """Write the HTML report of a study."""
-    from dasktune.report.page import report_path, write_report
+    from dasktune.dashboard.saved import write_report
 
     places = stores.places(target, study)
     database = str(places.database)
@@ -415,7 +415,7 @@ def report(
     with open_results(places) as results:
         if not results.trials:
             raise ConfigurationError(f"study {results.name!r} has no trials yet: run it first")
-        typer.echo(str(write_report(results, output or report_path(results))))
+        typer.echo(str(write_report(results, output)))
 
 
 @app.command()

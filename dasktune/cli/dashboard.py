@@ -42,7 +42,8 @@ def show(
     from dasktune.cli.status import database_at
     from dasktune.dashboard.access import Access
     from dasktune.dashboard.changes import StudyChanges
-    from dasktune.dashboard.server import Studies, bokeh_files, serve
+    from dasktune.dashboard.files import bokeh_files
+    from dasktune.dashboard.server import Studies, serve
     from dasktune.storage.database.database import Database
 
     bokeh_files()  # where they are missing, say so before a study file is loaded

@@ -7,12 +7,11 @@ paths begin alike use the same states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import Node, SearchPlan, nodes_along
-from dasktune.report.tree_layout import FEW_TRIALS
 from dasktune.results.trial_paths import last_reported, rows_on_path
 from dasktune.storage.database.database import Database
 from dasktune.storage.redaction import redacted
@@ -21,11 +20,16 @@ from dasktune.types import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPlan:
-    """The plan of a study, with its name and number."""
+    """The plan of a study, with its name and number.
+
+    `records` are its trials, and `first` the first few of them below each node.
+    """
 
     id: int
     name: str
     plan: SearchPlan
+    records: Sequence[TrialRecord]
+    first: Mapping[Node, tuple[int, ...]]
 
 
 def origins(
@@ -79,9 +83,7 @@ def origins(
     }
 
 
-def users(
-    record: TrialRecord, root: str, plans: Sequence[StudyPlan], first: Callable[[Node], object]
-) -> list[dict[str, object]]:
+def users(record: TrialRecord, root: str, plans: Sequence[StudyPlan]) -> list[dict[str, object]]:
     """Return the spans of a trial's steps that trials of studies pass through, too.
 
     Parameters
@@ -92,8 +94,6 @@ def users(
         The key of its state before any step.
     plans
         The plans of the studies.
-    first
-        Gives the first few trials below a node.
     """
     spans = []
     for each in plans:
@@ -103,13 +103,6 @@ def users(
             start: Step = 0
             for node, stop in nodes_along(above, record.keyed_sequences, last_reported(record)):
                 span = {"study": each.name, "study_id": each.id, "start": start, "stop": stop}
-                spans.append({**span, "trials": node.passing, "first": first(node)})
+                spans.append({**span, "trials": node.passing, "first": each.first[node]})
                 start = stop
     return spans
-
-
-def trials_below(plan: SearchPlan, node: Node) -> list[int]:
-    """Return the first few trials, by number, that pass through a node."""
-    below = set(node.below())
-    passing = (number for number in sorted(plan.paths) if plan.paths[number].leaf in below)
-    return [number for number, _ in zip(passing, range(FEW_TRIALS), strict=False)]

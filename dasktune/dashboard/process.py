@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 
 from dasktune.dashboard.access import Access
 from dasktune.dashboard.changes import StudyChanges
-from dasktune.dashboard.server import Studies, bokeh_files, serve
+from dasktune.dashboard.files import bokeh_files
+from dasktune.dashboard.server import Studies, serve
 from dasktune.engine.timeouts import PAGE_END_SECONDS
 from dasktune.errors import ClusterError
 from dasktune.storage.database.database import Database

@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from tornado.web import Application, HTTPError, RequestHandler
 
 from dasktune.dashboard.access import HEADER, Access
 from dasktune.dashboard.changes import CHANGES, StudyChanges
-from dasktune.dashboard.study_view import StudyView, document_of, load_importance
+from dasktune.dashboard.files import KINDS, bokeh_files, page_files
+from dasktune.dashboard.study_view import StudyView, json_of, load_importance
 from dasktune.dashboard.trial_table import split_numbers
 from dasktune.errors import ConfigurationError, DasktuneError, unknown
 from dasktune.storage.database.database import Database
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 THREADS = 4
 """Threads that read the database for requests."""
 
-QUICK = ("overview", "history", "trials", "curves", "csv", "trial", "points", "pending")
+QUICK = ("overview", "trials", "curves", "trial", "points", "pending")
 """Answers about a study that take well below a second."""
 
 SLOW = ("importance", "tree", "lineage", "prediction")
@@ -59,8 +59,6 @@ POLICY = "; ".join(
     ]
 )
 """The content security policy: no code from elsewhere, no connection to elsewhere."""
-
-KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 
 
 class Studies:
@@ -205,40 +203,32 @@ class _Data(_Handler):
 
     async def get(self, name: str, study: str = "") -> None:
         await self._finish(self.slow_pool if name in SLOW else self.pool, self._answer, name, study)
-        if name == "history":  # the first part that a reader sees is there now
+        if name == "trials":  # the first part that a reader sees is there now
             self.studies.prepare(self.slow_pool, int(study))
 
     async def _finish(
-        self, pool: ThreadPoolExecutor, work: Callable[..., tuple[str, str]], *arguments: str
+        self, pool: ThreadPoolExecutor, work: Callable[..., str], *arguments: str
     ) -> None:
-        """Send what `work` returns in a thread: a body, and its type."""
+        """Send the JSON document that `work` returns in a thread."""
         try:
             content = await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
         except ConfigurationError as error:
             self.set_status(400)
-            content = json.dumps({"error": redacted(str(error))}), "application/json"
-        self.set_header("Content-Type", f"{content[1]}; charset=utf-8")
-        self.finish(content[0])
+            content = json.dumps({"error": redacted(str(error))})
+        self.set_header("Content-Type", "application/json; charset=utf-8")
+        self.finish(content)
 
-    def _answer(self, name: str, study: str) -> tuple[str, str]:
-        """Return the body of an answer, and its type."""
+    def _answer(self, name: str, study: str) -> str:
+        """Return the JSON document of an answer."""
         if name == "studies":
-            return _json(self.studies.listing()), "application/json"
+            return json_of(self.studies.listing())
         view = self.studies.view(int(study))
-        if name == "csv":
-            return view.csv(**self._selection()), "text/csv"
         answer: object
         match name:
             case "overview":
                 answer = view.overview()
-            case "history":
-                answer = view.history(self._number("since", 0))
             case "trials":
-                window = {
-                    "offset": self._number("offset", 0),
-                    "limit": min(1000, self._number("limit", 100)),
-                }
-                answer = view.trials(**self._selection(), **window)
+                answer = view.trials(self._number("since", 0))
             case "curves":
                 metric = self.get_query_argument("metric", "")
                 answer = view.curves(metric, self._numbers("trials"))
@@ -258,14 +248,7 @@ class _Data(_Handler):
                 answer = {"is_allowed": self.studies.changes is not None, **view.pending()}
             case _:
                 raise HTTPError(404)
-        return _json(answer), "application/json"
-
-    def _selection(self) -> dict[str, Any]:
-        return {
-            "text": self.get_query_argument("filter", ""),
-            "sort": self.get_query_argument("sort", "number"),
-            "is_descending": self.get_query_argument("descending", "") == "1",
-        }
+        return json_of(answer)
 
     def _number(self, name: str, default: int) -> int:
         text = self.get_query_argument(name, str(default))
@@ -301,7 +284,7 @@ class _ChangeHandler(_Data):
     async def post(self, name: str, study: str) -> None:
         await self._finish(self.slow_pool, self._made, name, study)
 
-    def _made(self, name: str, study: str) -> tuple[str, str]:
+    def _made(self, name: str, study: str) -> str:
         if self.studies.changes is None:
             raise HTTPError(403)
         try:
@@ -310,55 +293,17 @@ class _ChangeHandler(_Data):
             raise ConfigurationError("a change must be a JSON object") from None
         view = self.studies.view(int(study))
         words = self.studies.changes.make(name, view.row, document)
-        return _json({"said": words}), "application/json"
-
-
-def _json(value: object) -> str:
-    """Return a value as JSON: at once where JSON can hold it as it is, which is much faster."""
-    encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-    try:
-        return encode(value)
-    except (TypeError, ValueError):
-        return encode(document_of(value))
-
-
-def bokeh_files() -> dict[str, Path]:
-    """Return the files of BokehJS by the names that the page asks for.
-
-    Raises
-    ------
-    ConfigurationError
-        If Bokeh is not installed.
-    """
-    try:
-        import bokeh
-    except ImportError:
-        raise ConfigurationError(
-            "the live page needs Bokeh: pip install 'dasktune[dashboard]'"
-        ) from None
-    folder = Path(bokeh.__file__).parent / "server" / "static" / "js"
-    names = ("bokeh.min.js", "bokeh-api.min.js")
-    return {name: folder / name for name in names}
-
-
-def page_files() -> dict[str, Path]:
-    """Return all files of the page by name."""
-    static = Path(str(files("dasktune.dashboard"))) / "static"
-    own = {path.name: path for path in static.iterdir() if path.suffix in KINDS}
-    marks = Path(str(files("dasktune.report"))) / "marks.css"
-    return {**own, **bokeh_files(), marks.name: marks}
+        return json_of({"said": words})
 
 
 def application(studies: Studies, access: Access) -> Application:
     """Return the application that serves studies."""
-    known = page_files()
+    known = page_files() | bokeh_files()
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="page")
     slow_pool = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="slow-page")
     data = {"access": access, "studies": studies, "pool": pool, "slow_pool": slow_pool}
     file = {"access": access, "path_of": known.get}
-    numbered = (
-        "overview|history|trials|curves|csv|trial|lineage|tree|points|importance|pending|prediction"
-    )
+    numbered = "|".join([*QUICK, *SLOW])
     return Application(
         [
             (r"/api/(studies)", _Data, data),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import threading
@@ -9,20 +10,19 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any, TypeVar, cast
 
 from dasktune.dashboard.learning_curves import Curve, CurveCache, points_of
-from dasktune.dashboard.lineage import StudyPlan, origins, trials_below, users
+from dasktune.dashboard.lineage import StudyPlan, origins, users
 from dasktune.dashboard.tree_columns import tree_columns
 from dasktune.dashboard.trial_table import TrialTable
 from dasktune.driver.history import record_of
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError
-from dasktune.graph.plan import SearchPlan
 from dasktune.mirror import optuna_study
 from dasktune.report.sequence_plot import plot_sequence, runs_of
 from dasktune.report.status import status_of
+from dasktune.report.tree_layout import first_trials
 from dasktune.results.prediction import CurveReader, predict_trial
 from dasktune.results.results import objective_of, registered
 from dasktune.results.state_words import state_word
@@ -263,12 +263,7 @@ class StudyView:
         # merged: studies that differ in these have no state in common.
         alike = [view for view in others if _fingerprint(view.row) == _fingerprint(self.row)]
         compared = {"compared": [view.row.name for view in alike], "studies": len(others)}
-        spans: list[dict[str, object]] = []
-        for view in alike:
-            plan = view.plan()
-            each = StudyPlan(id=view.row.id, name=view.row.name, plan=plan)
-            spans += users(record, root, [each], partial(trials_below, plan))
-        return {"users": spans, **compared}
+        return {"users": users(record, root, [view.planned() for view in alike]), **compared}
 
     def prediction(self, number: int) -> dict[str, object]:
         """Return the predicted future of a trial, by its own curve and those of a sample.
@@ -318,16 +313,25 @@ class StudyView:
             direction=self.objective.directions[0],
         )
 
-    def plan(self) -> SearchPlan:
+    def planned(self) -> StudyPlan:
         """Return the plan of all trials, at most 10 seconds old while the study changes."""
-        return self._planned()[0]
+        version = self.refreshed()
+        return self.kept.get(
+            "plan", version, SLOW_SECONDS, lambda: self.plan_of(self._all_records())
+        )
+
+    def plan_of(self, records: Sequence[TrialRecord]) -> StudyPlan:
+        """Return the plan of some trials."""
+        plan = registered(self.row, records)
+        first = first_trials(plan, list(plan))
+        return StudyPlan(
+            id=self.row.id, name=self.row.name, plan=plan, records=records, first=first
+        )
 
     def tree(self) -> dict[str, object]:
         """Return the stage tree of all trials."""
         version = self.refreshed()
-        columns = self.kept.get(
-            "tree", version, SLOW_SECONDS, lambda: tree_columns(*self._planned())
-        )
+        columns = self.kept.get("tree", version, SLOW_SECONDS, lambda: tree_columns(self.planned()))
         return {**columns, "version": version}
 
     def points(self) -> dict[str, object]:
@@ -338,7 +342,6 @@ class StudyView:
             "version": version,
             "total": len(self.table.entries),
             "number": [entry.number for entry in sample],
-            "state": [entry.state for entry in sample],
             "values": [
                 [entry.values[at] for entry in sample] for at in range(len(self.objective.metrics))
             ],
@@ -360,11 +363,6 @@ class StudyView:
         return pending_changes(self.database, self.row)
 
     def _importance(self) -> dict[str, object]:
-        import optuna
-
-        objective = Objective(
-            metrics=self.objective.metrics[:1], directions=self.objective.directions[:1]
-        )
         entries = list(self.table.entries.values())
         weighed = [each.number for each in entries if each.state == "COMPLETE"]
         if len(weighed) > MOST_WEIGHED:
@@ -380,6 +378,11 @@ class StudyView:
                 "why": f"needs {LEAST_TRIALS} complete trials whose values were drawn, "
                 f"{len(records)} of {complete} are such"
             }
+        import optuna
+
+        objective = Objective(
+            metrics=self.objective.metrics[:1], directions=self.objective.directions[:1]
+        )
         logging.getLogger("optuna").setLevel(logging.WARNING)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -390,13 +393,6 @@ class StudyView:
             except (ValueError, RuntimeError) as error:
                 return {"why": str(error)}
         return {"names": list(known), "shares": list(known.values()), "trials": len(records)}
-
-    def _planned(self) -> tuple[SearchPlan, list[TrialRecord]]:
-        def compute() -> tuple[SearchPlan, list[TrialRecord]]:
-            records = self._all_records()
-            return registered(self.row, records), records
-
-        return self.kept.get("plan", self.refreshed(), SLOW_SECONDS, compute)
 
     def _all_records(self) -> list[TrialRecord]:
         """Return all trials; only those that have changed since the last time are read again."""
@@ -421,18 +417,8 @@ class StudyView:
     def _study_names(self) -> dict[int, str]:
         return {row.id: row.name for row in self.database.studies()}
 
-    def trials(self, **selection: Any) -> dict[str, object]:
-        """Return some rows of the table of trials; see `TrialTable.page`."""
-        self.refreshed()
-        return self.table.page(**selection)
-
-    def csv(self, **selection: Any) -> str:
-        """Return the table of trials as CSV; see `TrialTable.to_csv`."""
-        self.refreshed()
-        return self.table.to_csv(**selection)
-
-    def history(self, since: int) -> dict[str, object]:
-        """Return the values of the trials that changed after a version, as columns."""
+    def trials(self, since: int = 0) -> dict[str, object]:
+        """Return the rows of the trials that changed after a version."""
         self.refreshed()
         return self.table.changes(since)
 
@@ -508,3 +494,12 @@ def document_of(value: object) -> object:
             return document_of(asdict(value))  # type: ignore[call-overload]
         case _:
             return str(value)
+
+
+def json_of(value: object) -> str:
+    """Return a value as JSON: at once where JSON can hold it as it is, which is much faster."""
+    encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+    try:
+        return encode(value)
+    except (TypeError, ValueError):
+        return encode(document_of(value))

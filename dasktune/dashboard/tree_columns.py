@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from dasktune.engine.trials import TrialRecord
-from dasktune.graph.plan import Node, SearchPlan
+from dasktune.dashboard.lineage import StudyPlan
+from dasktune.graph.plan import Node
 from dasktune.report.formats import number
-from dasktune.report.tree_layout import first_trials
 
 
-def tree_columns(plan: SearchPlan, records: Iterable[TrialRecord]) -> dict[str, object]:
-    """Return the nodes of a plan, each after its parent, with the trials that pass through.
-
-    Parameters
-    ----------
-    plan
-        The plan, with the trials registered.
-    records
-        The trials: their steps say how far a node is trained.
-    """
-    nodes = list(plan)
+def tree_columns(planned: StudyPlan) -> dict[str, object]:
+    """Return the nodes of a study's plan, each after its parent, with the trials below."""
+    nodes = list(planned.plan)
     places = {node: at for at, node in enumerate(nodes)}
-    trials = first_trials(plan, nodes)
     trained = {node: node.start for node in nodes}
-    for record in records:
-        for node in plan.nodes_of(record.number):
+    for record in planned.records:
+        for node in planned.plan.nodes_of(record.number):
             trained[node] = max(trained.get(node, 0), min(node.stop, record.steps))
     return {
         "parent": [-1 if node.parent is None else places.get(node.parent, -1) for node in nodes],
@@ -33,9 +21,9 @@ def tree_columns(plan: SearchPlan, records: Iterable[TrialRecord]) -> dict[str, 
         "stop": [node.stop for node in nodes],
         "trained": [trained[node] for node in nodes],
         "passing": [node.passing for node in nodes],
-        "trials": [trials[node] for node in nodes],
+        "trials": [planned.first[node] for node in nodes],
         "values": [_changed(node) for node in nodes],
-        "count": len(plan.paths),
+        "count": len(planned.plan.paths),
     }
 
 

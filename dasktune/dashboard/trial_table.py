@@ -1,17 +1,18 @@
-"""All trials of a study as columns in memory, brought up to date by what has changed."""
+"""All trials of a study in memory, brought up to date by what has changed.
+
+The page gets all rows, and later those that have changed. It filters and sorts them itself.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dasktune.dashboard.filters import order_of, parse_filter
+from dasktune.graph.devices import devices_text
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import TrialRow
 from dasktune.storage.redaction import redacted
@@ -26,8 +27,8 @@ ENDED = "ended"
 LATE = 60.0
 """Seconds by which the end of a stage may be written later than that of another one."""
 
-_RISKY = ("=", "+", "-", "@", "\t", "\r")
-"""First letters of a text that a spreadsheet would run as a formula."""
+DEVICES = "devices"
+"""The column with the numbers of devices, in a study in which several train a trial."""
 
 
 @dataclass(slots=True)
@@ -41,6 +42,7 @@ class TrialEntry:
     params: dict[str, Any]
     version: int
     until: int | None = None
+    devices: str = "1"
 
 
 @dataclass(slots=True)
@@ -71,6 +73,7 @@ class TrialTable:
     _marks: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     _ends: dict[int, float] = field(default_factory=dict)
     _seen_until: float = -math.inf
+    _has_devices: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def refresh(self) -> int:
@@ -105,65 +108,30 @@ class TrialTable:
     def columns(self) -> list[str]:
         """The names of all columns."""
         head = [*FIXED, *self.value_columns]
-        taken = {*head, ENDED}
-        return [*head, *(f"params_{name}" if name in taken else name for name in self.names), ENDED]
+        last = [DEVICES, ENDED] if self._has_devices else [ENDED]
+        taken = {*head, *last}
+        return [*head, *(f"params_{name}" if name in taken else name for name in self.names), *last]
 
     def changed(self, since: int) -> list[int]:
         """Return the numbers of the trials that changed after a version."""
         with self._lock:
             return [entry.number for entry in self.entries.values() if entry.version > since]
 
-    def changes(self, since: int) -> dict[str, object]:
-        """Return the trials that changed after a version, as columns."""
+    def changes(self, since: int = 0, numbers: Iterable[int] | None = None) -> dict[str, object]:
+        """Return the rows that changed after a version, of some trials or of all.
+
+        The values of the objectives follow on the columns of `FIXED`; the end is the last cell.
+        """
         with self._lock:
-            changed = [entry for entry in self.entries.values() if entry.version > since]
+            entries = [
+                self.entries[number] for number in (self.entries if numbers is None else numbers)
+            ]
             return {
                 "version": self.version,
-                "number": [entry.number for entry in changed],
-                "state": [entry.state for entry in changed],
-                "steps": [entry.steps for entry in changed],
-                "values": [
-                    [entry.values[at] for entry in changed]
-                    for at in range(len(self.objective.metrics))
-                ],
-                "ended": [self._ends.get(entry.number) for entry in changed],
+                "columns": self.columns,
+                "values": len(self.objective.metrics),
+                "rows": [self._row(entry) for entry in entries if entry.version > since],
             }
-
-    def page(
-        self,
-        *,
-        text: str = "",
-        sort: str = "number",
-        is_descending: bool = False,
-        offset: int = 0,
-        limit: int = 100,
-    ) -> dict[str, object]:
-        """Return some rows of the filtered and sorted table.
-
-        Raises
-        ------
-        ConfigurationError
-            If the filter or the column to sort by is wrong.
-        """
-        columns, rows = self._selected(text, sort, is_descending)
-        return {
-            "columns": columns,
-            "values": self.value_columns,
-            "total": len(self.entries),
-            "count": len(rows),
-            "offset": offset,
-            "rows": rows[offset : offset + limit],
-            "version": self.version,
-        }
-
-    def to_csv(self, *, text: str = "", sort: str = "number", is_descending: bool = False) -> str:
-        """Return the filtered and sorted table as CSV, harmless for spreadsheets."""
-        columns, rows = self._selected(text, sort, is_descending)
-        out = io.StringIO()
-        writer = csv.writer(out)
-        writer.writerow(map(_harmless, columns))
-        writer.writerows([_harmless(cell) for cell in row] for row in rows)
-        return out.getvalue()
 
     def sampled(self, most: int) -> list[TrialEntry]:
         """Return at most `most` trials with a value: the best half, and others spread evenly."""
@@ -185,26 +153,11 @@ class TrialTable:
         loss = self.objective.losses({**dict.fromkeys(self.objective.metrics, value)})[0]
         return entry.state == "FAIL", loss, entry.number
 
-    def _selected(
-        self, text: str, sort: str, is_descending: bool
-    ) -> tuple[list[str], list[list[Any]]]:
-        columns = self.columns
-        terms, place = parse_filter(text, columns), order_of(sort, columns)
-        places = {name: at for at, name in enumerate(columns)}
-        with self._lock:
-            rows = list(self._rows())
-        if terms:
-            rows = [row for row in rows if all(term.holds(row, places) for term in terms)]
-        filled = [row for row in rows if row[place] is not None]
-        empty = [row for row in rows if row[place] is None]
-        filled.sort(key=lambda row: _turn(row[place]), reverse=is_descending)
-        return columns, [*filled, *empty]
-
-    def _rows(self) -> Iterator[list[Any]]:
-        for entry in self.entries.values():
-            cells = [entry.params.get(name) for name in self.names]
-            ended = self._ends.get(entry.number)
-            yield [entry.number, entry.state, entry.steps, *entry.values, *cells, ended]
+    def _row(self, entry: TrialEntry) -> list[Any]:
+        cells = [entry.params.get(name) for name in self.names]
+        ended = self._ends.get(entry.number)
+        last = [entry.devices, ended] if self._has_devices else [ended]
+        return [entry.number, entry.state, entry.steps, *entry.values, *cells, *last]
 
     def _take(self, row: TrialRow, version: int) -> None:
         record = row.record if isinstance(row.record, dict) else {}
@@ -220,7 +173,9 @@ class TrialTable:
             params=params,
             version=version,
             until=row.until,
+            devices=devices_text(record["devices"]) if "devices" in record else "1",
         )
+        self._has_devices |= self.entries[row.number].devices != "1"
         self.names |= dict.fromkeys(params)
 
     def _newly_ended(self) -> dict[int, float]:
@@ -251,18 +206,6 @@ def _cell(value: object) -> object:
     if value is None or isinstance(value, bool | int | float):
         return value
     return redacted(value if isinstance(value, str) else json.dumps(value, default=str))
-
-
-def _turn(cell: Any) -> tuple[int, Any]:
-    """Return a key that sorts cells of several types: numbers first, then texts."""
-    if isinstance(cell, int | float):
-        return 0, cell
-    return 1, str(cell)
-
-
-def _harmless(cell: object) -> object:
-    """Return a cell of CSV that no spreadsheet takes for a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_RISKY) else cell
 
 
 def split_numbers(text: str) -> Sequence[int]:

@@ -1,17 +1,13 @@
-"""Learning curves of all trials; shared beginnings are drawn once."""
+"""Curves over steps: the best few in colour, in front of the others."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dasktune.graph.plan import Node, SearchPlan
 from dasktune.report.axes import AxisScale, bottom_axis, left_axis, value_scale
 from dasktune.report.formats import count
 from dasktune.report.svg import Svg, line, line_legend, tag, text, title
-from dasktune.report.tree_layout import MOST_BARS, most_shared
-from dasktune.types import Metrics
 
 Points = tuple[tuple[float, float], ...]
 
@@ -65,29 +61,6 @@ def draw_curves(
         _legend(best, beyond, rest if behind else ""),
     ]
     return Svg(marks="".join(marks), width=WIDTH, height=HEIGHT, label=heading or metric)
-
-
-def curves_of(plan: SearchPlan, metric: str, most: int = MOST_BARS) -> list[PlottedCurve]:
-    """Return one curve for each node with values, connected with the curve of its parent."""
-    nodes = list(plan)
-    kept = most_shared(nodes, most)
-    ends: dict[Node, Points] = {}
-    curves = []
-    for node in nodes:
-        points = points_of(node.metrics, metric)
-        before = ends.get(node.parent, ()) if node.parent is not None else ()
-        joined = (*before, *points)
-        ends[node] = joined[-1:]
-        if points and node in kept:
-            name = f"{count(node.passing, 'trial')}, steps {node.start}-{node.stop}"
-            curves.append(PlottedCurve(points=joined, name=name))
-    return curves
-
-
-def points_of(metrics: Mapping[int, Metrics], name: str) -> Points:
-    """Return the finite values of a metric in the order of their steps."""
-    pairs = ((step, metrics[step].get(name, math.nan)) for step in sorted(metrics))
-    return tuple((step, value) for step, value in pairs if math.isfinite(value))
 
 
 def usual_range(values: Iterable[float], always: Iterable[float]) -> tuple[float, float]:

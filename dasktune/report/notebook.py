@@ -48,7 +48,9 @@ def page_html(page: str) -> str:
     """Return a whole page as a part of another one; a large page as its size alone."""
     if len(page) > MOST_PAGE:
         return f"<p>a page of {len(page) / 1e6:.1f} MB, to be opened in a browser:</p>"
-    return f'<iframe srcdoc="{escape(page)}" width="100%" height="600" style="border:0"></iframe>'
+    # Else the links of the page, which all begin with "#", would lead to the notebook.
+    own = page.replace("<head>", '<head><base href="about:srcdoc">', 1)
+    return f'<iframe srcdoc="{escape(own)}" width="100%" height="600" style="border:0"></iframe>'
 
 
 def sequence_html(sequence: Sequence) -> str:

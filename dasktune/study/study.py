@@ -211,9 +211,10 @@ class Study:
         path
             The file; if None, a file in a local storage, else in the current folder.
         """
-        from dasktune.report.page import report_path, write_report
+        written: Path = self._write_report(path)
+        return written
 
-        return write_report(self, report_path(self) if path is None else Path(path))
+    _write_report = method_of("dasktune.dashboard.saved:write_report")
 
     # --------------------------------------------------------------------- additions
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +19,6 @@ from .made_study import Made, made_database
 
 pytestmark = pytest.mark.browser
 
-PATIENCE = 30_000
-"""Milliseconds that the page may take to show something."""
-
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-]
-
-PARTS = ("overview", "curves", "parameters", "trials", "tree", "trial/5", "failures")
-
 LEGEND = """() => {
   const models = [...Bokeh.documents[0]._all_models.values()];
   const names = models.find(model => model.type === "Legend").items.map(item => item.label.value);
@@ -36,9 +26,6 @@ LEGEND = """() => {
   return [names, names.map(name => Number(data.last[data.label.indexOf(name)]))];
 }"""
 """The names in the legend of the curves, and the last value of each curve."""
-
-Shown = Any
-"""A page of playwright."""
 
 
 @pytest.fixture(scope="module")
@@ -51,30 +38,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(file: Path) -> Iterator[str]:
     with served(str(file)) as shown:
         yield shown
-
-
-@pytest.fixture(scope="module")
-def open_page(chromium: str) -> Iterator[Callable[..., Any]]:
-    """Return a function that opens a page at an address; no error may occur in it."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-
-        @contextmanager
-        def opened(address: str, *, width: int = 1400, scheme: str = "light") -> Iterator[Shown]:
-            size = {"width": width, "height": 900}
-            page = browser.new_page(viewport=size, color_scheme=scheme)
-            page.set_default_timeout(PATIENCE)
-            wrong: list[str] = []
-            page.on("pageerror", lambda error: wrong.append(str(error)))
-            page.goto(address)
-            yield page
-            page.close()
-            assert wrong == []
-
-        yield opened
-        browser.close()
 
 
 def at(address: str, place: str) -> str:
@@ -108,22 +71,79 @@ def test_page_without_its_token_shows_nothing(address: str, open_page: Callable[
         page.get_by_text("Best so far").wait_for()
 
 
-def test_table_fetches_the_rows_in_view(address: str, open_page: Callable[..., Any]) -> None:
+CELLS = ["number", "state", "steps", "loss", "lr", "optimizer", "ended"]
+ROWS = [
+    [0, "complete", 0, 0.5, 0.1, "adam", None],
+    [1, "failed", 1, None, 0.5, "=cmd|' /C calc'!A0", None],
+    [2, "waiting to go on", 2, 0.25, 0.01, "sgd", 7.5],
+    [3, "pruned", 3, 0.75, None, 'a "quoted, name"', None],
+]
+FILTERS = {
+    "": [0, 1, 2, 3],
+    "adam": [0],
+    "A state=Complete": [0],
+    "lr>=0.1": [0, 1],
+    "lr<0.1": [2],
+    "lr=0.10": [0],
+    "state!=failed": [0, 2, 3],
+    'state="waiting to go on"': [2],
+    "loss>0.3 loss<=0.5": [0],
+    "number==2": [2],
+    "ended=": [0, 1, 3],
+    "nothing-like-this": [],
+    "rate>1": "unknown column 'rate'; known: number, state, steps, loss, lr, optimizer, ended",
+    "lr<high": "lr<high: a number must follow <, got 'high'",
+}
+"""Filters with the numbers of the rows that they select, or with the error."""
+
+SELECTIONS = """async ([columns, rows, filters]) => {
+  const { conditions, sorted, toCsv } = await import("./table.js");
+  const numbers = (some) => some.map(([number]) => number);
+  const selected = (text) => {
+    try {
+      const holds = conditions(text, columns);
+      return numbers(rows.filter((cells) => holds.every((test) => test(cells))));
+    } catch (error) { return error.message; }
+  };
+  const by = (name, isDescending = false) =>
+    numbers(sorted(rows, columns.indexOf(name), isDescending));
+  const orders = [by("loss"), by("loss", true), by("lr"), by("optimizer")];
+  return [filters.map(selected), orders, toCsv(columns, rows)];
+}"""
+
+
+def test_table_is_filtered_sorted_and_written(address: str, open_page: Callable[..., Any]) -> None:
+    with open_page(address) as page:
+        filtered, orders, text = page.evaluate(SELECTIONS, [CELLS, ROWS, [*FILTERS]])
+    assert dict(zip(FILTERS, filtered, strict=True)) == FILTERS
+    # Empty cells stand last in both directions.
+    assert orders == [[2, 0, 3, 1], [3, 0, 2, 1], [2, 0, 1, 3], [1, 3, 0, 2]]
+    head, *lines = csv.reader(io.StringIO(text))
+    assert head == CELLS
+    assert lines[1] == ["1", "failed", "1", "", "0.5", "'=cmd|' /C calc'!A0", ""]
+    assert lines[3][5] == 'a "quoted, name"'
+
+
+def test_table_makes_the_rows_in_view(address: str, open_page: Callable[..., Any]) -> None:
     with open_page(at(address, "1/trials")) as page:
         page.locator(".grid-row").first.wait_for()
         assert 0 < page.locator(".grid-row").count() < 60
         page.locator(".table").evaluate("table => table.scrollTop = 290 * 30")
         page.locator(".grid-row", has_text="299").wait_for()
-        page.get_by_label("Filter").fill("state=FAIL milestone>10")
+        page.get_by_label("Filter").fill("state=failed milestone>10")
         page.get_by_text("of 300", exact=False).wait_for()
         page.get_by_role("button", name="steps").click()
         page.locator(".grid-row.FAIL, .grid-row .FAIL").first.wait_for()
         page.get_by_label("Filter").fill("nothing>1")
         page.get_by_text("unknown column 'nothing'; known: ").wait_for()
+        page.get_by_label("Filter").fill('state="waiting to go on"')
+        page.get_by_text("3 of 300").wait_for()
         with page.expect_download() as download:
-            page.get_by_label("Filter").fill("")
             page.get_by_role("button", name="CSV").click()
-        assert len(Path(download.value.path()).read_text().splitlines()) == 301
+        lines = Path(download.value.path()).read_text().splitlines()
+        assert [line.split(",")[:2] for line in lines[1:]] == [
+            [str(number), "waiting to go on"] for number in (297, 298, 299)
+        ]
 
 
 LEFTS = """([head, ...rows]) => {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
 import json
 import threading
 from collections.abc import Iterator
@@ -105,10 +103,8 @@ def changing(tmp_path: Path) -> Iterator[Client]:
 DATA = [
     "/api/studies",
     "/api/overview/1",
-    "/api/history/1",
     "/api/trials/1",
     "/api/curves/1",
-    "/api/csv/1",
 ]
 
 
@@ -156,25 +152,26 @@ def test_studies_are_listed(client: Client) -> None:
 def test_overview_has_the_status_and_the_users_line(client: Client) -> None:
     overview = client.json("/api/overview/1")
     assert overview["trials"] == {"COMPLETE": 35, "FAIL": 3, "RUNNING": 2}
-    first = client.json("/api/trials/1?sort=loss&limit=1")["rows"][0]
-    assert overview["best"]["number"] == first[0]
+    rows = client.json("/api/trials/1")["rows"]
+    valued = [cells for cells in rows if cells[3] is not None]
+    assert overview["best"]["number"] == min(valued, key=lambda cells: cells[3])[0]
     (failure,) = overview["failures"]
     assert failure["trials"] == [9, 19, 29]
     assert failure["frames"].startswith('File "/home/ann/tune.py", line 12, in train\n')
     assert overview["driver"] is None
 
 
-def test_history_is_incremental(client: Client) -> None:
-    history = client.json("/api/history/1")
-    assert history["number"] == list(range(40))
-    assert history["values"][0][9] is None
-    assert client.json(f"/api/history/1?since={history['version']}")["number"] == []
+def test_trials_are_sent_once(client: Client) -> None:
+    trials = client.json("/api/trials/1")
+    assert [cells[0] for cells in trials["rows"]] == list(range(40))
+    assert trials["columns"][:4] == ["number", "state", "steps", "loss"]
+    assert trials["rows"][9][:4] == [9, "FAIL", 20, None]
+    assert client.json(f"/api/trials/1?since={trials['version']}")["rows"] == []
 
 
 def test_a_wrong_question_is_answered_with_what_must_hold(client: Client) -> None:
     for path, text in [
-        ("/api/trials/1?sort=nothing", "unknown column 'nothing'; known: "),
-        ("/api/trials/1?offset=-1", "offset must be a number >= 0, got '-1'"),
+        ("/api/trials/1?since=-1", "since must be a number >= 0, got '-1'"),
         ("/api/curves/1?trials=77", "there is no trial 77"),
         ("/api/curves/1?trials=1,x", "trials must be numbers >= 0 with commas, got '1,x'"),
         (f"/api/trial/1?number={10**20}", "number must be <= 999999999, got 1000"),
@@ -211,13 +208,6 @@ def test_slow_answers_leave_threads_for_others(
             asker.join()
 
 
-def test_csv_is_the_filtered_table(client: Client) -> None:
-    answer = client.ask("/api/csv/1?filter=state%3DFAIL")
-    assert str(answer.getheader("Content-Type")).startswith("text/csv")
-    lines = list(csv.reader(io.StringIO(answer.body.decode())))  # type: ignore[attr-defined]
-    assert [line[0] for line in lines] == ["number", "9", "19", "29"]
-
-
 def test_only_one_study_can_be_shown(tmp_path: Path) -> None:
     file = made_database(tmp_path, first=Made(trials=2), second=Made(trials=3))
     with closing(Database(file, create=False)) as database:
@@ -234,7 +224,7 @@ def test_the_database_is_only_read(tmp_path: Path) -> None:
     before = file.read_bytes()
     with closing(Database(file, create=False)) as database:
         view = Studies(database).view(1)
-        view.overview(), view.curves(""), view.trials(), view.csv()
+        view.overview(), view.curves(""), view.trials(), view.tree()
     assert file.read_bytes() == before
 
 

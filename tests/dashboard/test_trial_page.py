@@ -62,7 +62,7 @@ def test_lineage_names_the_users_of_all_studies(studies: Studies) -> None:
         ]
         for name in ("first", "second")
     }
-    spans = [(0, 10, [4, 5, 6, 7]), (10, 11, [5, 6, 7]), (11, 12, [6, 7]), (12, 20, [6])]
+    spans = [(0, 10, (4, 5, 6, 7)), (10, 11, (5, 6, 7)), (11, 12, (6, 7)), (12, 20, (6,))]
     assert by_study == {"first": spans, "second": spans}
 
 

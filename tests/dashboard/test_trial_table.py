@@ -1,18 +1,14 @@
-"""The table of trials: it follows the database, filters, sorts, and writes harmless CSV."""
+"""The table of trials: it follows the database."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dasktune.dashboard.filters import parse_filter
 from dasktune.dashboard.trial_table import TrialTable
-from dasktune.errors import ConfigurationError
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import StageRow, TrialRow
 from dasktune.types import Objective
@@ -51,72 +47,45 @@ def table(database: Database) -> TrialTable:
     return made
 
 
-def numbers(table: TrialTable, **selection: object) -> list[int]:
-    page = table.page(**selection)  # type: ignore[arg-type]
-    return [cells[0] for cells in page["rows"]]  # type: ignore[attr-defined]
+def numbers(changes: dict[str, object]) -> list[int]:
+    return [cells[0] for cells in changes["rows"]]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", [0, 1, 2, 3]),
-        ("adam", [0, 3]),
-        ("ADAM state=complete", [0]),
-        ("lr>=0.1", [0, 1]),
-        ("lr<0.1", [2]),
-        ("lr=0.10", [0]),
-        ("state!=FAIL", [0, 2, 3]),
-        ("loss>0.3 loss<=0.5", [0]),
-        ("number=2", [2]),
-        ("nothing-like-this", []),
-    ],
-)
-def test_filter_selects_rows(table: TrialTable, text: str, expected: list[int]) -> None:
-    assert numbers(table, text=text) == expected
+def ends(changes: dict[str, object]) -> dict[int, float]:
+    return {cells[0]: cells[-1] for cells in changes["rows"]}  # type: ignore[attr-defined]
 
 
-def test_sort_puts_empty_cells_last_in_both_directions(table: TrialTable) -> None:
-    assert numbers(table, sort="loss") == [2, 0, 3, 1]
-    assert numbers(table, sort="loss", is_descending=True) == [3, 0, 2, 1]
-    assert numbers(table, sort="lr") == [2, 0, 1, 3]
+def test_rows_have_a_cell_for_each_column(table: TrialTable) -> None:
+    changes = table.changes()
+    assert changes["columns"] == ["number", "state", "steps", "loss", "lr", "optimizer", "ended"]
+    assert changes["rows"][3] == [3, "PRUNED", 3, 0.75, None, "adam", None]  # type: ignore[index]
+    assert numbers(table.changes(numbers=[2, 0])) == [2, 0]
 
 
-def test_page_has_a_window_and_both_counts(table: TrialTable) -> None:
-    page = table.page(text="state!=FAIL", offset=1, limit=1)
-    assert (page["total"], page["count"]) == (4, 3)
-    assert [cells[0] for cells in page["rows"]] == [2]  # type: ignore[attr-defined]
-
-
-def test_unknown_column_is_refused_with_the_known_ones(table: TrialTable) -> None:
-    with pytest.raises(ConfigurationError, match=r"unknown column 'rate'; known: .*lr"):
-        table.page(text="rate>1")
-    with pytest.raises(ConfigurationError, match="unknown column 'rate'"):
-        table.page(sort="rate")
-    with pytest.raises(ConfigurationError, match="a number must follow <, got 'high'"):
-        parse_filter("lr<high", ["lr"])
-
-
-def test_csv_has_all_columns_and_no_formula(table: TrialTable) -> None:
-    lines = list(csv.reader(io.StringIO(table.to_csv(sort="number"))))
-    assert lines[0] == ["number", "state", "steps", "loss", "lr", "optimizer", "ended"]
-    assert len(lines) == 5
-    assert lines[2][5] == "'=cmd|' /C calc'!A0"
-    assert lines[4][4] == ""
+def test_devices_have_a_column_where_several_train_a_trial(
+    database: Database, table: TrialTable
+) -> None:
+    record = {**ROWS[0].record, "devices": [[0, 1], [4, 2]]}
+    database.write(Batch(trials=[replace(ROWS[0], steps=9, record=record)]))
+    table.refresh()
+    changes = table.changes()
+    assert changes["columns"][-2:] == ["devices", "ended"]  # type: ignore[index]
+    cells = [row[-2] for row in changes["rows"]]  # type: ignore[attr-defined]
+    assert cells == ["1, 2 from step 4", "1", "1", "1"]
 
 
 def test_refresh_reads_only_what_changed(database: Database, table: TrialTable) -> None:
     before = table.version
     assert table.refresh() == before
-    assert table.changes(before)["number"] == []
+    assert numbers(table.changes(before)) == []
     database.write(
         Batch(trials=[replace(ROWS[2], state="COMPLETE", steps=9), row(4, "RUNNING", 1)])
     )
     assert table.refresh() == before + 1
     changes = table.changes(before)
-    assert changes["number"] == [2, 4]
-    assert changes["state"] == ["COMPLETE", "RUNNING"]
+    assert [row[:2] for row in changes["rows"]] == [[2, "COMPLETE"], [4, "RUNNING"]]  # type: ignore[attr-defined]
     assert changes["version"] == before + 1
-    assert table.changes(0)["number"] == [0, 1, 2, 3, 4]
+    assert numbers(table.changes()) == [0, 1, 2, 3, 4]
 
 
 def test_the_end_of_a_stage_reaches_its_trials(database: Database, table: TrialTable) -> None:
@@ -137,12 +106,11 @@ def test_the_end_of_a_stage_reaches_its_trials(database: Database, table: TrialT
     )
     database.write(Batch(stages=[stage]))
     table.refresh()
-    changes = table.changes(before)
-    assert (changes["number"], changes["ended"]) == ([0, 3], [7.0, 7.0])
+    assert ends(table.changes(before)) == {0: 7.0, 3: 7.0}
     # A stage of another worker may be written late, with an earlier end.
     database.write(Batch(stages=[replace(stage, attempt="b", ended=6.0, trials=[2, 3])]))
     table.refresh()
-    assert table.changes(before)["ended"] == [7.0, 6.0, 7.0]
+    assert ends(table.changes(before)) == {0: 7.0, 2: 6.0, 3: 7.0}
 
 
 def test_sample_has_the_best_and_others_spread_evenly(database: Database) -> None:

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from dasktune.algos.curves import LEVELS, Curve, Persistence, Prediction
 from dasktune.algos.pop import Label
 from dasktune.engine.event_log import describe
 from dasktune.graph.plan import SearchPlan
-from dasktune.report.page import Content, gather, render
+from dasktune.report.costs import Content, gather, render
 from dasktune.report.prospects import MOST_FANS, Prospects, Standing, prospects_of, standings_of
 from dasktune.results.prediction import TrialPrediction
 from dasktune.results.summary import Suspensions, spread_of, summarise
@@ -228,16 +227,7 @@ def content(suspensions: Suspensions | None) -> Content:
         best_value=None,
         suspensions=suspensions,
     )
-    return Content(
-        name="x",
-        metric="loss",
-        direction=Direction.MINIMIZE,
-        trials=[],
-        summary=summary,
-        plan=plan,
-        stages=[],
-        written=datetime(2020, 2, 3, tzinfo=UTC),
-    )
+    return Content(summary=summary, stages=[])
 
 
 def test_page_shows_suspending_in_milliseconds_and_kilobytes() -> None:

@@ -1,7 +1,18 @@
-// Requests with the token, and small functions that all parts of the page share.
+// Answers to the page's questions, from the server or from the file itself, and small functions that all parts share.
 "use strict";
 
 const KEPT = "dasktune-token";
+
+// A report is this page with the answers in it: nothing can change, and some answers are left out.
+const saved = document.getElementById("answers");
+export const isSaved = saved !== null;
+const answers = isSaved && JSON.parse(saved.textContent);
+const savedAnswer = (path, query) => {
+  const question = Object.entries(query).map(([name, value]) => `${name}=${value}`).join("&");
+  const answer = answers[question ? `${path}?${question}` : path];
+  if (answer === undefined) throw new Error(answers.left_out || `this report has no answer to ${path}`);
+  return answer;
+};
 
 // The token comes after the # of the address, which browsers never send; it stays in this tab.
 export const takeToken = () => {
@@ -16,10 +27,9 @@ export const takeToken = () => {
 
 export class Refused extends Error {}
 
-const request = async (path, query, options = {}) => {
-  const words = new URLSearchParams(query).toString();
+const request = async (question, options = {}) => {
   const headers = { "X-Dasktune-Token": sessionStorage.getItem(KEPT) || "", ...options.headers };
-  const answer = await fetch(`api/${path}${words ? `?${words}` : ""}`, { ...options, headers });
+  const answer = await fetch(`api/${question}`, { ...options, headers });
   if (answer.status === 401) throw new Refused("the token is missing or wrong");
   if (!answer.ok) {
     const { error } = await answer.json().catch(() => ({ error: answer.statusText }));
@@ -28,15 +38,19 @@ const request = async (path, query, options = {}) => {
   return answer;
 };
 
-export const api = async (path, query) => (await request(path, query)).json();
-export const download = async (path, query, name) => {
-  const url = URL.createObjectURL(await (await request(path, query)).blob());
-  const link = element("a", { href: url, download: name });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(url), 10000);
+export const api = async (path, query = {}) => {
+  if (isSaved) return savedAnswer(path, query);
+  const words = new URLSearchParams(query).toString();
+  return (await request(words ? `${path}?${words}` : path)).json();
 };
 export const change = async (path, document) =>
-  (await request(`change/${path}`, {}, { method: "POST", body: JSON.stringify(document) })).json();
+  (await request(`change/${path}`, { method: "POST", body: JSON.stringify(document) })).json();
+
+export const save = (text, name) => {
+  const url = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  element("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+};
 
 // Texts become text nodes: nothing from the database is ever read as HTML.
 export const element = (name, attributes = {}, ...children) => {
@@ -72,5 +86,12 @@ export const moment = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleS
 
 // The caller yields to the browser, so that several plots are several short tasks.
 export const breathe = () => new Promise((done) => setTimeout(done, 0));
+
+// A file within this file: compressed, and written as base64.
+export const unpacked = async (id) => {
+  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Blob([await new Response(stream).arrayBuffer()], { type: "text/javascript" });
+};
 
 export const plural = (amount, noun, several = `${noun}s`) => `${number(amount)} ${amount === 1 ? noun : several}`;

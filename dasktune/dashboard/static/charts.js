@@ -1,6 +1,6 @@
 // Plots by BokehJS, on canvas, in the colours of the page.
 "use strict";
-import { breathe, element } from "./api.js";
+import { breathe, element, isSaved, unpacked } from "./api.js";
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 export const PALETTE = ["#d55e00", "#0072b2", "#009e73", "#b8558c", "#c98a00", "#56b4e9", "#7a5195", "#2f4b7c", "#a05195", "#ff7c43"];
@@ -10,14 +10,19 @@ export const STATES = { COMPLETE: "#2c9a55", RUNNING: "#3f86bd", PAUSED: "#c98a0
 const script = (src) => new Promise((done, fail) => {
   document.head.append(element("script", { src, on: { load: done, error: () => fail(new Error(`${src} cannot be loaded`)) } }));
 });
+const load = async (name) => { await script(isSaved ? URL.createObjectURL(await unpacked(name)) : name); await breathe(); };
 let loading = null;
 export const ready = () => {
-  loading ??= script("bokeh.min.js").then(breathe).then(() => script("bokeh-api.min.js"));
+  loading ??= load("bokeh.min.js").then(() => load("bokeh-api.min.js"));
   return loading;
 };
 
 // A figure in an element. `draw(figure)` adds glyphs; the element keeps its last figure only.
 export const plot = async (place, options, draw) => {
+  if (isSaved && !document.getElementById("bokeh.min.js")) {
+    place.replaceChildren(element("p", { class: "soft" }, "Plots are in reports that are written where Bokeh is installed: pip install 'dasktune[dashboard]'"));
+    return;
+  }
   await ready();
   const { xLog, yLog, xTime, xLabel, yLabel, height = 320, buttons = "pan,box_zoom,wheel_zoom,reset,save", xRange, yRange } = options;
   const made = Bokeh.Plotting.figure({
@@ -46,7 +51,6 @@ export const plot = async (place, options, draw) => {
   place.replaceChildren(target);
   await breathe();
   place.shown = await Bokeh.Plotting.show(made, target);
-  return made;
 };
 
 export const source = (data) => new Bokeh.ColumnDataSource({ data });

@@ -1,6 +1,6 @@
 // Learning curves: log axes, smoothing, the choice of metric and trials.
 "use strict";
-import { api, breathe, element, number, plural } from "./api.js";
+import { api, breathe, element, isSaved, number, plural } from "./api.js";
 import { PALETTE, onTap, plot, smooth, source, tools } from "./charts.js";
 
 const COLOURED = 8;
@@ -19,7 +19,7 @@ const merged = (all) => {
   });
 };
 
-export const curves = async (place, { study, say }) => {
+export const curves = async (place, { study, status, say }) => {
   const metric = element("select", { "aria-label": "Metric" });
   const chosen = element("input", { type: "search", placeholder: "trials, such as 1,5,17", "aria-label": "Trials" });
   const [xLog, yLog] = [element("input", { type: "checkbox" }), element("input", { type: "checkbox" })];
@@ -28,13 +28,13 @@ export const curves = async (place, { study, say }) => {
   const note = element("p", { class: "under" });
   let shown = null;
   place.append(element("section", { class: "card" }, element("div", { class: "tools" },
-    element("h2", {}, "Learning curves"), metric, chosen,
+    element("h2", {}, "Learning curves"), metric, !isSaved && chosen,
     element("label", {}, xLog, "log steps"), element("label", {}, yLog, "log values"),
     element("label", {}, "smoothing", weight)), chart, note));
 
   const load = async () => {
     const numbers = chosen.value.replace(/\s+/g, "");
-    shown = await api(`curves/${study}`, { metric: metric.value, trials: /^[\d,]*$/.test(numbers) ? numbers : "" });
+    shown = await api(`curves/${study}`, { metric: metric.value || status.metrics[0], trials: /^[\d,]*$/.test(numbers) ? numbers : "" });
     const wanted = shown.metric;
     metric.replaceChildren(...shown.metrics.map((name) => element("option", { value: name, selected: name === wanted }, name)));
     note.textContent = shown.is_sample ? `${plural(shown.curves.length, "curve")} of ${plural(shown.total, "trial")}: the best, and others spread evenly. The first ${COLOURED} are coloured.` : "";

@@ -1,7 +1,8 @@
 // Routes of the page, the choice of the study, and the pulse that asks for changes.
 "use strict";
-import { Refused, api, element, number, takeToken } from "./api.js";
+import { Refused, api, element, isSaved, number, takeToken } from "./api.js";
 import { ready } from "./charts.js";
+import { costs } from "./costs.js";
 import { curves } from "./curves.js";
 import { failures } from "./failures.js";
 import { overview } from "./overview.js";
@@ -13,6 +14,7 @@ import { trials } from "./trials.js";
 const PARTS = {
   overview: ["Overview", overview], curves: ["Curves", curves], parameters: ["Hyper-parameters", parameters],
   trials: ["Trials", trials], tree: ["Stage tree", tree], failures: ["Failures", failures], trial: ["", trial],
+  ...(isSaved ? { costs: ["Costs", costs] } : {}),
 };
 const BUSY_SECONDS = 2, IDLE_SECONDS = 10;
 const main = document.getElementById("main");
@@ -61,6 +63,7 @@ const showTabs = () => {
 };
 
 const showPulse = (status) => {
+  if (isSaved) return;
   pulse.textContent = status.driver_words || "has not been run";
   pulse.title = pulse.textContent;
   pulse.className = status.is_alive ? "alive" : status.driver && ["failed", "dead"].includes(status.driver.state) ? "dead" : "";
@@ -69,6 +72,7 @@ const showPulse = (status) => {
 const beat = async () => {
   clearTimeout(page.timer);
   const turn = page.turn;
+  if (isSaved) return;
   if (page.study !== null && !document.hidden) {
     const isDone = await attempt(async () => {
       const status = await api(`overview/${page.study}`);
@@ -139,7 +143,7 @@ const listing = async () => {
 };
 
 const start = async () => {
-  if (!takeToken()) {
+  if (!isSaved && !takeToken()) {
     locked();
     return;
   }

@@ -1,8 +1,9 @@
 // The overview: figures, the best value over time and over trials, who runs what, failures.
 "use strict";
-import { api, breathe, duration, element, moment, number, plural } from "./api.js";
+import { breathe, duration, element, isSaved, moment, number, plural } from "./api.js";
 import { changes } from "./changes.js";
 import { STATES, onTap, plot, source, tools } from "./charts.js";
+import { STATE, STEPS, VALUES, tableOf } from "./table.js";
 
 const MOST_DOTS = 2500;
 const ORDER = Object.keys(STATES);
@@ -12,7 +13,8 @@ export const overview = async (place, { study, status }) => {
   const chart = element("div", { class: "chart" });
   const below = element("div");
   const changing = element("div");
-  const history = new History(study, status);
+  const table = await tableOf(study);
+  const history = new History(table, status);
   const byTime = element("input", { type: "checkbox" });
   const isLog = element("input", { type: "checkbox" });
   const which = element("select", { "aria-label": "Metric" }, status.metrics.map((name, at) => element("option", { value: at }, name)));
@@ -24,7 +26,6 @@ export const overview = async (place, { study, status }) => {
       element("label", {}, byTime, "over time"), element("label", {}, isLog, "log axis")), chart), below, changing);
   showTiles(tiles, status, study);
   showBelow(below, status, study);
-  await history.refresh();
   await redraw();
   const tools = await changes(changing, { study });
   return {
@@ -32,7 +33,7 @@ export const overview = async (place, { study, status }) => {
       showTiles(tiles, now, study);
       showBelow(below, now, study);
       await tools?.update(now);
-      if (isNew && (await history.refresh())) history.renew({ byTime: byTime.checked, at: Number(which.value) });
+      if (isNew && (await table.refresh())) history.renew({ byTime: byTime.checked, at: Number(which.value) });
     },
   };
 };
@@ -44,28 +45,31 @@ const showTiles = (place, status, study) => {
   const saved = status.steps_requested ? Math.round(100 * (1 - status.steps_executed / status.steps_requested)) : 0;
   const params = best ? Object.entries(best.params || {}).map(([name, value]) => `${name} ${number(typeof value === "object" ? JSON.stringify(value) : value)}`).join(", ") : "";
   const workers = status.workers && status.is_alive ? `${number(status.workers.busy)} of ${number(status.workers.usable)} workers busy` : "";
-  place.replaceChildren(
+  const tiles = [
     element("div", { class: "tile", id: "best" }, element("h2", {}, `best ${status.metric} (${status.direction})`),
       element("p", { class: "figure" }, best ? number(best.value) : "none yet"),
       best && element("p", { class: "under" }, element("a", { href: `#/${study}/trial/${best.number}` }, `trial ${best.number}`), `, ${plural(best.steps, "step")}`),
       element("p", { class: "under" }, params)),
     element("div", { class: "tile", id: "states" }, element("h2", {}, "trials"), element("p", { class: "figure" }, number(all)),
       element("div", { class: "bar" }, ORDER.map((state) => element("i", { class: `b-${state}`, style: { width: `${(100 * (counts[state] || 0)) / (all || 1)}%` } }))),
-      element("p", { class: "under" }, ORDER.filter((state) => counts[state]).map((state, at) => [at ? ", " : "", element("a", { href: `#/${study}/trials/${encodeURIComponent(`state=${state}`)}`, class: state }, `${number(counts[state])} ${status.state_words[state]}`)]))),
+      element("p", { class: "under" }, ORDER.filter((state) => counts[state]).map((state, at) => [at ? ", " : "", element("a", { href: `#/${study}/trials/${encodeURIComponent(`state="${status.state_words[state]}"`)}`, class: state }, `${number(counts[state])} ${status.state_words[state]}`)]))),
     element("div", { class: "tile" }, element("h2", {}, "steps trained"), element("p", { class: "figure" }, number(status.steps_executed)),
       element("p", { class: "under" }, `of ${number(status.steps_requested)} asked for${saved > 0 && !status.is_alive ? `: ${saved}% saved` : ""}`),
       status.steps_repeated > 0 && element("p", { class: "under" }, `${number(status.steps_repeated)} of them repeated`)),
-    element("div", { class: "tile" }, element("h2", {}, status.is_alive ? "time left" : "last activity"),
+    isSaved ? element("div", { class: "tile" }, element("h2", {}, "worker time"),
+      element("p", { class: "figure" }, duration(status.worker_seconds)), element("p", { class: "under" }, `in ${duration(status.wall_seconds)} of wall time`))
+    : element("div", { class: "tile" }, element("h2", {}, status.is_alive ? "time left" : "last activity"),
       element("p", { class: "figure" }, status.is_alive ? (status.seconds_left === null ? "not known yet" : `about ${duration(status.seconds_left)}`) : `${duration(Math.max(0, status.read_at - status.last_activity))} ago`),
       element("p", { class: "under" }, workers || moment(status.last_activity)),
-      status.driver_words && element("p", { class: "under" }, status.driver_words)));
+      status.driver_words && element("p", { class: "under" }, status.driver_words))];
+  place.replaceChildren(...tiles);
 };
 
 const showBelow = (place, status, study) => {
   const parts = [];
-  if (status.waits.length) parts.push(element("section", { class: "card" }, element("h2", {}, "Waits for"),
+  if (!isSaved && status.waits.length) parts.push(element("section", { class: "card" }, element("h2", {}, "Waits for"),
     status.waits.map((wait) => element("p", { class: "under" }, wait.text, wait.since ? `, since ${duration(status.read_at - wait.since)}` : ""))));
-  if (status.running.length) {
+  if (!isSaved && status.running.length) {
     const shown = status.running.slice(0, 200);
     const rows = shown.map((stage) => {
       const [from, to] = [stage.start, stage.stop];
@@ -107,24 +111,18 @@ export const failure = (each, study) => {
     each.traceback && element("pre", {}, each.traceback));
 };
 
-// The values of all trials, kept as columns that grow by what has changed.
+// The plot of the values of all trials.
 class History {
-  constructor(study, status) {
-    Object.assign(this, { study, version: 0, byNumber: new Map(), directions: status.directions, metrics: status.metrics, data: null });
-  }
-
-  async refresh() {
-    const news = await api(`history/${this.study}`, { since: this.version });
-    this.version = news.version;
-    news.number.forEach((each, at) => this.byNumber.set(each, { state: news.state[at], steps: news.steps[at], values: news.values.map((column) => column[at]), ended: news.ended[at] }));
-    return news.number.length > 0;
+  constructor(table, status) {
+    Object.assign(this, { table, words: status.state_words, directions: status.directions, metrics: status.metrics, data: null });
   }
 
   columns({ byTime, at }) {
     const points = [];
-    for (const [trial, each] of this.byNumber) {
-      const x = byTime ? each.ended && each.ended * 1000 : trial;
-      if (each.values[at] !== null && x !== null) points.push([x, each.values[at], trial, each.state, each.steps]);
+    for (const [trial, cells] of this.table.rows) {
+      const [value, ended] = [cells[VALUES + at], cells.at(-1)];
+      const x = byTime ? ended && ended * 1000 : trial;
+      if (value !== null && x !== null) points.push([x, value, trial, cells[STATE], cells[STEPS]]);
     }
     points.sort((a, b) => a[0] - b[0]);
     const isUp = this.directions[at] === "maximize";
@@ -145,7 +143,7 @@ class History {
     let next = 0;
     const dots = points.filter((point, at) => { if (at >= next) { next += step; return true; } return marked.has(point[0]) && point[3] !== "FAIL"; });
     const column = (index) => dots.map((point) => point[index]);
-    return { dots: { x: column(0), y: column(1), trial: column(2), state: column(3), steps: column(4), fill: dots.map((point) => STATES[point[3]]) }, line };
+    return { dots: { x: column(0), y: column(1), trial: column(2), state: dots.map((point) => this.words[point[3]]), steps: column(4), fill: dots.map((point) => STATES[point[3]]) }, line };
   }
 
   async draw(place, { byTime, isLog, at }) {
@@ -157,7 +155,7 @@ class History {
       const marks = figure.scatter({ x: { field: "x" }, y: { field: "y" }, source: this.data.dots, size: 5, fill_color: { field: "fill" }, line_color: null, fill_alpha: 0.55 });
       figure.line({ x: { field: "x" }, y: { field: "y" }, source: this.data.line, line_width: 2.5, line_color: "#d55e00" });
       tools(figure, [marks], [["trial", "@trial"], [this.metrics[at], "@y{0.[00000]}"], ["steps", "@steps"], ["state", "@state"]]);
-      onTap(figure, this.data.dots, (index) => { location.hash = `#/${this.study}/trial/${this.data.dots.data.trial[index]}`; });
+      onTap(figure, this.data.dots, (index) => { location.hash = `#/${this.table.study}/trial/${this.data.dots.data.trial[index]}`; });
     });
   }
 
