@@ -18,6 +18,7 @@ All are picklable with their attributes, because they travel between processes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
 from inspect import Parameter, Signature
 from typing import Final
 
@@ -137,6 +138,9 @@ MOST_LETTERS = 100
 MOST_PLAIN = 300
 """Letters of a text that `plain` shows."""
 
+MOST_KNOWN = 30
+"""Names that `unknown` lists where one of them is near."""
+
 
 def refuse(problems: Iterable[str]) -> None:
     """Raise one `ConfigurationError` with all the problems, if there are any."""
@@ -145,14 +149,22 @@ def refuse(problems: Iterable[str]) -> None:
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
-    """Return the sentence for an unknown name, with a list of the known names.
+    """Return the sentence for an unknown name: all known names, and the nearest one if one is near.
+
+    More than `MOST_KNOWN` names are left out if one of them is near.
 
     Examples
     --------
     >>> unknown("metric", "acc", ["loss", "accuracy"])
     "unknown metric 'acc'; known: accuracy, loss"
+    >>> unknown("metric", "acuracy", ["loss", "accuracy"])
+    "unknown metric 'acuracy'; known: accuracy, loss; did you mean 'accuracy'?"
     """
-    return f"unknown {kind} {name!r}; known: {', '.join(sorted(known)) or '(none)'}"
+    names = sorted(known)
+    near = get_close_matches(str(name), names, n=1)
+    listed = [] if near and len(names) > MOST_KNOWN else [f"known: {', '.join(names) or '(none)'}"]
+    meant = [f"did you mean {near[0]!r}?"] if near else []
+    return "; ".join([f"unknown {kind} {name!r}", *listed, *meant])
 
 
 def call_problems(
@@ -172,8 +184,8 @@ def call_problems(
     Examples
     --------
     >>> from inspect import signature
-    >>> call_problems("Grid", signature(lambda space, *, max_steps, seed=0: ...), ["x"], ["sed"])
-    ["unknown option of Grid 'sed'; known: max_steps, seed, space", 'Grid must be given max_steps']
+    >>> call_problems("Grid", signature(lambda space, *, max_steps, seed=0: ...), ["x"], ["n"])
+    ["unknown option of Grid 'n'; known: max_steps, seed, space", 'Grid must be given max_steps']
     """
     parameters = {known.name: known for known in signature.parameters.values()}
     kinds = {parameter.kind for parameter in parameters.values()}

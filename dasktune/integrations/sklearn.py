@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dasktune.errors import ConfigurationError, refuse
+from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.integrations.estimators import (
     classes_of,
     counted,
@@ -93,11 +93,8 @@ class SklearnTrainer(Trainer):
     def setup(self, hp: Mapping[str, Value]) -> None:
         """Take over the parameters that change at this step."""
         known = self.model.get_params()
-        if unknown := sorted(hp.keys() - known.keys()):
-            raise ConfigurationError(
-                f"unknown parameter {unknown[0]!r} of {type(self.model).__name__}; known: "
-                f"{', '.join(sorted(known))}"
-            )
+        kind = f"parameter of {type(self.model).__name__}"
+        refuse(unknown(kind, name, known) for name in sorted(hp.keys() - known.keys()))
         self.model.set_params(**hp)
 
     def train(self) -> None:

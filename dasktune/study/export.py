@@ -209,7 +209,7 @@ def check_target(path: Path, own: tuple[str, ...] = ()) -> None:
     """
     known = (*FORMATS, *own)
     if path.suffix not in known:
-        raise ConfigurationError(unknown("ending", path.suffix, known) + f", in {str(path)!r}")
+        raise ConfigurationError(f"{path}: {unknown('ending', path.suffix, known)}")
     if path.is_dir():
         raise ConfigurationError(f"path must be a file, got the folder {str(path)!r}")
     if FORMATS.get(path.suffix) is _write_torch and find_spec("torch") is None:

@@ -313,7 +313,7 @@ def test_evaluate_takes_right_names_after_wrong_ones(study: Study, two_threads: 
         study.evaluate({"lrr": 0.1}, 2, **options)
     assert study.evaluate({"lr": 0.5}, 2, **options) == {"loss": 1.0}
     assert refusal(lambda: study.evaluate({"lrr": 0.1}, 2, **options)) == (
-        "unknown hyper-parameter 'lrr'; known: lr"
+        "unknown hyper-parameter 'lrr'; known: lr; did you mean 'lr'?"
     )
 
 

@@ -118,7 +118,7 @@ def test_unknown_names_are_refused_once_trials_are_known(
         study.optimize(grid, client=two_threads, check=False, last_line=False)
     assert "Grid draws no configurations, so 1 queued trials wait on" in caplog.text
     wrong = message(lambda: study.evaluate({"lrr": 0.1}, steps=1, client=two_threads))
-    assert wrong == "unknown hyper-parameter 'lrr'; known: lr"
+    assert wrong == "unknown hyper-parameter 'lrr'; known: lr; did you mean 'lr'?"
     random = dt.algos.Random(SPACE, trials=1, max_steps=1)
     study.optimize(random, client=two_threads, check=False, last_line=False)
     assert study.trials[-1].params == {"lr": 0.5}

@@ -657,7 +657,9 @@ def test_the_names_of_reports_are_read_from_the_source():
 def test_a_misspelt_metric_names_those_that_are_reported(tmp_path):
     with pytest.raises(ConfigurationError) as error:
         create_study(reporting, name="x", storage=tmp_path, metric="acuracy")
-    assert str(error.value) == "unknown metric 'acuracy'; known: accuracy, loss, seen"
+    assert str(error.value) == (
+        "unknown metric 'acuracy'; known: accuracy, loss, seen; did you mean 'accuracy'?"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
