@@ -6,40 +6,36 @@ Run it with ``dasktune run examples/lightgbm_sampling.py``. One step is 10 boost
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 import lightgbm as lgb
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
 import dasktune as dt
-from dasktune.integrations.lightgbm import LightGBMTrainer
+from dasktune.integrations.lightgbm import trainer
 from dasktune.sequences import Constant, MultiStep, Piecewise
 
 
-class Boosting(LightGBMTrainer):
-    """Trees that tell two kinds of tumours apart."""
+def data() -> tuple[lgb.Dataset, list[lgb.Dataset]]:
+    """Return the measurements for training and those held out."""
+    x, y = load_breast_cancer(return_X_y=True)
+    x, x_valid, y, y_valid = train_test_split(x, y, random_state=0)
+    train = lgb.Dataset(x, y)
+    return train, [train.create_valid(x_valid, y_valid)]
 
-    params: ClassVar[dict[str, Any]] = {
-        "objective": "binary",
-        "metric": "binary_logloss",
-        "bagging_freq": 1,
-        "num_leaves": 8,
-    }
-    rounds_per_step = 10
 
-    def data(self) -> tuple[lgb.Dataset, dict[str, lgb.Dataset]]:
-        """Return the measurements for training and those held out."""
-        x, y = load_breast_cancer(return_X_y=True)
-        x, x_valid, y, y_valid = train_test_split(x, y, random_state=0)
-        train = lgb.Dataset(x, y)
-        return train, {"valid": train.create_valid(x_valid, y_valid)}
+params = {
+    "objective": "binary",
+    "metric": "binary_logloss",
+    "bagging_freq": 1,
+    "num_leaves": 8,
+}
+boosting = trainer(params, data, valid_names=["valid"], rounds_per_step=10)
 
 
 def study() -> dt.Study:
     """Return the study, continued if it was begun before."""
     return dt.create_study(
-        Boosting,
+        boosting,
         name="lightgbm-sampling",
         storage="runs/lightgbm-sampling",
         metric="valid_binary_logloss",

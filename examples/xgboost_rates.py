@@ -6,39 +6,35 @@ Run it with ``dasktune run examples/xgboost_rates.py``. One step is 10 boosting 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 import xgboost as xgb
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import dasktune as dt
-from dasktune.integrations.xgboost import XGBoostTrainer
+from dasktune.integrations.xgboost import trainer
 from dasktune.sequences import Constant, Exponential, MultiStep, Piecewise
 
 
-class Boosting(XGBoostTrainer):
-    """Trees that tell ten digits apart."""
+def data() -> tuple[xgb.DMatrix, list[tuple[xgb.DMatrix, str]]]:
+    """Return the images for training and those held out."""
+    x, y = load_digits(return_X_y=True)
+    x, x_valid, y, y_valid = train_test_split(x, y, random_state=0)
+    return xgb.DMatrix(x, y), [(xgb.DMatrix(x_valid, y_valid), "valid")]
 
-    params: ClassVar[dict[str, Any]] = {
-        "objective": "multi:softprob",
-        "num_class": 10,
-        "eval_metric": "mlogloss",
-        "max_depth": 4,
-    }
-    rounds_per_step = 10
 
-    def data(self) -> tuple[xgb.DMatrix, dict[str, xgb.DMatrix]]:
-        """Return the images for training and those held out."""
-        x, y = load_digits(return_X_y=True)
-        x, x_valid, y, y_valid = train_test_split(x, y, random_state=0)
-        return xgb.DMatrix(x, y), {"valid": xgb.DMatrix(x_valid, y_valid)}
+params = {
+    "objective": "multi:softprob",
+    "num_class": 10,
+    "eval_metric": "mlogloss",
+    "max_depth": 4,
+}
+boosting = trainer(params, data, rounds_per_step=10)
 
 
 def study() -> dt.Study:
     """Return the study, continued if it was begun before."""
     return dt.create_study(
-        Boosting,
+        boosting,
         name="xgboost-rates",
         storage="runs/xgboost-rates",
         metric="valid_mlogloss",

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dasktune.integrations.boosting import BoostingTrainer
+from dasktune.errors import ConfigurationError
+from dasktune.integrations.arguments import name_of
+from dasktune.integrations.boosting import BoostingTrainer, Data, Score, trainer_class
 from dasktune.integrations.installed import framework
+from dasktune.trainer.fingerprint.data import data_digest
 
 _ALIASES = {
     "eta": "learning_rate",
@@ -26,12 +32,62 @@ _GENERAL = {"eval_metric", "process_type", "validate_parameters", "verbosity"}
 _DECIDING = ("booster", "objective")
 """Parameters whose values decide which other parameters there are."""
 
+_MAXIMIZED = ("auc", "pre", "map", "ndcg")
+"""Beginnings of the metrics whose higher values are better; ``mape`` is not one of them."""
+
+
+def trainer(
+    params: Mapping[str, Any],
+    dtrain: Any,
+    *,
+    evals: Iterable[tuple[Any, str]] | None = None,
+    **options: Any,
+) -> type[XGBoostTrainer]:
+    """Return a trainer class for what a script gives to ``xgboost.train``.
+
+    Its metrics are those of ``eval_metric`` on each part of the data for evaluation, such as
+    ``valid_logloss``.
+
+    Parameters
+    ----------
+    params
+        The parameters of XGBoost. Hyper-parameters of the study take their place.
+    dtrain
+        The ``DMatrix`` for training. Or a function that returns it and `evals`, as in ``return
+        dtrain, [(dvalid, "valid")]``: workers call it, with the entries of the study's config
+        that its parameters name.
+    evals
+        Pairs of a ``DMatrix`` and its name.
+    options
+        ``rounds_per_step`` (1): boosting rounds of one step. ``threads`` (1).
+        ``early_stopping_rounds`` (none): as in ``xgboost.train``.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is of another kind, or unknown.
+
+    Examples
+    --------
+    A study then is ``dasktune.create_study(trainer(params, dtrain, evals=[(dvalid, "valid")]),
+    metric="valid_logloss", ...)``.
+    """
+    if inspect.isroutine(dtrain):
+        if evals is not None:
+            raise ConfigurationError(
+                f"evals must be left out: {name_of(dtrain)} returns them, as in "
+                f"`{XGBoostTrainer.example}`"
+            )
+        return trainer_class(XGBoostTrainer, {"params": dict(params)}, options, dtrain)
+    train, evaluation = XGBoostTrainer.checked_data(dtrain, evals)
+    matrices = {id(matrix): _Matrix(matrix) for matrix in (train, *evaluation.values())}
+    given = matrices[id(train)], {name: matrices[id(each)] for name, each in evaluation.items()}
+    members = {"params": dict(params), "_dasktune_data": given}
+    return trainer_class(XGBoostTrainer, members, options, None)
+
 
 class XGBoostTrainer(BoostingTrainer):
-    """A trainer of XGBoost, of which the user writes `data`.
-
-    Metrics are those of ``eval_metric`` on each part of the data for evaluation, such as
-    ``valid_logloss``.
+    """A trainer of XGBoost; made by `trainer`.
 
     **Exactness.** A booster that goes on from its bytes is, on the CPU, the booster that was not
     interrupted, bit for bit. Without sampling it is also the booster of ``xgboost.train``. With
@@ -39,35 +95,62 @@ class XGBoostTrainer(BoostingTrainer):
 
     **Cost.** With sampling, each step begins by predicting the training data with all trees so far.
     More `rounds_per_step` make that rarer.
-
-    Attributes
-    ----------
-    params, rounds_per_step, threads
-        See `BoostingTrainer`.
-    booster
-        The ``xgboost.Booster``.
-
-    Examples
-    --------
-    A trainer of the study's ``eta`` and ``subsample``::
-
-        class BoostedTrees(dt.integrations.xgboost.XGBoostTrainer):
-            params = {"objective": "binary:logistic", "eval_metric": "logloss"}
-            rounds_per_step = 10
-
-            def data(self):
-                return xgb.DMatrix(x, y), {"valid": xgb.DMatrix(x_valid, y_valid)}
     """
 
     model_endings = (".json", ".ubj")
+    example = 'return dtrain, [(dvalid, "valid")]'
 
-    def evaluate(self) -> dict[str, float]:
-        """Return the metrics of `params` on the data for evaluation."""
+    _dasktune_data: ClassVar[tuple[_Matrix, dict[str, _Matrix]]]
+
+    @classmethod
+    def fingerprint_data(cls, config: Mapping[str, object]) -> list[Any] | None:
+        """Return digests of the data; None if a function makes them."""
+        if cls.make_data is not None:
+            return None
+        train, evaluation = cls._dasktune_data
+        digests = [[name, data_digest(each.content)] for name, each in evaluation.items()]
+        return [data_digest(train.content), digests]
+
+    def given_data(self) -> Data:
+        """Return new matrices, equal to those that were given to `trainer`."""
+        train, evaluation = self._dasktune_data
+        made = {id(each): each.opened() for each in {train, *evaluation.values()}}
+        return made[id(train)], {name: made[id(each)] for name, each in evaluation.items()}
+
+    @classmethod
+    def checked_data(cls, train: Any, evaluation: Any) -> Data:
+        """Return matrices for training and evaluation, after a check of their form."""
+        kind = framework("xgboost", extra="xgboost").DMatrix
+        pairs = list(evaluation or ())
+        if not isinstance(train, kind):
+            raise ConfigurationError(f"dtrain must be a DMatrix, got a {type(train).__name__}")
+        if not pairs or not all(
+            isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], kind)
+            for pair in pairs
+        ):
+            raise ConfigurationError(
+                f'evals must be pairs of a DMatrix and its name, as in [(dvalid, "valid")], got '
+                f"{evaluation!r:.80}"
+            )
+        return train, {str(name): matrix for matrix, name in pairs}
+
+    @classmethod
+    def main_name(cls, name: str) -> str:
+        """Return the main name of a parameter, which may be given by an alias."""
+        return _ALIASES.get(name, name)
+
+    def scores(self) -> list[Score]:
+        """Return the metrics on the data for evaluation, in their order."""
         sets = [(data, name) for name, data in self.evaluation.items()]
         text = self.booster.eval_set(sets, self.rounds)
         pairs = (item.rpartition(":") for item in text.split("\t")[1:])
-        metrics = {name: float(value) for name, _, value in pairs}
-        return {self._metric_name(name): value for name, value in metrics.items()}
+        return [self._score(name, float(value)) for name, _, value in pairs]
+
+    def mark_best(self) -> None:
+        """Set the attributes of the booster, which are saved with it."""
+        self.booster.set_attr(
+            best_iteration=str(self.best_rounds - 1), best_score=str(self.best_score)
+        )
 
     def new_booster(self, model: bytes) -> Any:
         """Return a booster that goes on from a model; from nothing if it is empty."""
@@ -128,9 +211,34 @@ class XGBoostTrainer(BoostingTrainer):
         pairs = [pair for pair in _ALIASES.items() if names.intersection(pair)]
         return frozenset(names.union(*pairs))
 
-    def _metric_name(self, name: str) -> str:
+    def _score(self, name: str, value: float) -> Score:
         part = next(part for part in self.evaluation if name.startswith(f"{part}-"))
-        return f"{part}_{name[len(part) + 1 :]}"
+        metric = name[len(part) + 1 :]
+        is_higher_better = metric.startswith(_MAXIMIZED) and metric != "mape"
+        return f"{part}_{metric}", value, is_higher_better
+
+
+class _Matrix:
+    """The content of a ``DMatrix``, which itself cannot be sent to workers."""
+
+    def __init__(self, matrix: Any) -> None:
+        with TemporaryDirectory(prefix="dasktune-xgboost-") as folder:
+            path = Path(folder, "matrix.bin")
+            try:
+                matrix.save_binary(path)
+            except framework("xgboost.core", extra="xgboost").XGBoostError as error:
+                raise ConfigurationError(
+                    f"a {type(matrix).__name__} cannot be sent to workers: give trainer a function "
+                    f"that makes it, and ends with `{XGBoostTrainer.example}`"
+                ) from error
+            self.content = np.fromfile(path, np.uint8)
+
+    def opened(self) -> Any:
+        """Return a new ``DMatrix``."""
+        with TemporaryDirectory(prefix="dasktune-xgboost-") as folder:
+            path = Path(folder, "matrix.bin")
+            self.content.tofile(path)
+            return framework("xgboost", extra="xgboost").DMatrix(path)
 
 
 def _pairs(parameters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

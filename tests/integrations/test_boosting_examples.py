@@ -33,7 +33,7 @@ def trained(module: ModuleType, client: Client) -> tuple[int, int]:
     study = module.study()
     study.optimize(module.tuner(), client=client, check=False, progress=False)
     last = study.trials[-1]
-    assert run_alone(module.Boosting, last.sequences, last.steps).metrics == last.metrics
+    assert run_alone(study.trainer, last.sequences, last.steps).metrics == last.metrics
     summary = study.summary()
     study.close()
     return summary["steps_requested"], summary["steps_executed"]
@@ -64,17 +64,21 @@ def test_an_example_saves_the_steps_of_the_page(
 def test_the_study_file_of_the_page_runs(
     two_threads: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study_file, best_model = python_blocks("integrations-boosting.md")
+    study_file, best_model, large = python_blocks("integrations-boosting.md")
     (tmp_path / "boosting.py").write_text(study_file)
     monkeypatch.chdir(tmp_path)
     module = imported(tmp_path / "boosting.py", monkeypatch)
     assert trained(module, two_threads) == (24, 18)
     done: dict[str, Any] = {}
     exec(best_model, done)
-    best, step = done["best"], done["step"]
-    assert best.metrics[step]["valid_logloss"] == min(
+    best = done["best"]
+    assert best.metrics[done["step"]]["valid_logloss"] == min(
         values["valid_logloss"] for values in best.metrics.values()
     )
-    assert done["booster"].num_boosted_rounds() == 10 * best.steps
+    assert done["rounds"] == 10 * best.steps
     assert len(done["predictions"]) == done["model"].evaluation["valid"].num_row()
     assert (tmp_path / "best-step.json").exists()
+    (tmp_path / "large.py").write_text(large)
+    made = imported(tmp_path / "large.py", monkeypatch).study()
+    metrics = run_alone(made.trainer, {"eta": 0.3}, 2, config={"rows": 400}).metrics
+    assert metrics[2]["valid_logloss"] < metrics[1]["valid_logloss"]
