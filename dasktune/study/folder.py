@@ -77,6 +77,8 @@ def from_folder(folder: Path | None, place: str) -> str:
     ('/lab/runs/net', 's3://bucket/net')
     >>> from_folder(Path("/lab"), "sqlite:///net.db"), from_folder(None, "runs/net")
     ('sqlite:////lab/net.db', 'runs/net')
+    >>> from_folder(Path.cwd(), "runs/net"), from_folder(Path("/lab"), "~/runs")
+    ('runs/net', '~/runs')
     """
     if folder is None or _is_same(folder, Path.cwd()):
         return place

@@ -504,6 +504,15 @@ def test_gang_is_not_made_of_one_gpu_seen_twice() -> None:
     assert table.train(0, 8) == [(1, "b0", "a0")]
 
 
+def test_gang_takes_the_worker_of_its_class_on_a_gpu() -> None:
+    table = Table(
+        *workers("a0", kind="large", gpu="GPU-a"),
+        *workers("a1", kind="small", gpu="GPU-a"),
+        *workers("b1", kind="small", gpu="GPU-b"),
+    )
+    assert table.trial(2) == [(0, "a1", "b1")]
+
+
 def test_second_worker_of_a_gpu_stands_in_for_one_that_leaves() -> None:
     table = Table(*workers("a0", "a1", gpu="GPU-a"), *workers("b0", gpu="GPU-b"))
     table.tell(WorkerLeaving(worker="a0"))
