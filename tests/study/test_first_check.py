@@ -243,6 +243,8 @@ def test_a_trial_that_the_trainer_refuses_stops_the_run(
         with pytest.raises(ConfigurationError, match="Refusing refuses a trial of this run: the"):
             run(study, two_threads)
         assert study.summary()["steps_executed"] == 0
+    (tmp_path / "allowed").mkdir()
+    with made(tmp_path / "allowed", Refusing) as study:
         run(study, two_threads, allow_failed_check=True)
         assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL"]
 
