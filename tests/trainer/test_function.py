@@ -135,6 +135,15 @@ def test_values_before_the_loop_are_those_of_step_0():
     assert read[5:] == [1, 2]
 
 
+def test_a_reported_tensor_counts_as_it_was():
+    def body(run):
+        loss = torch.ones(())
+        run.report(loss=loss)
+        loss += 1
+
+    assert steps_of(body, steps=1) == {1: {"loss": 1.0}}
+
+
 def test_a_run_is_a_mapping_of_the_present_values():
     metrics = steps_of(lambda run: run.report(n=len(run), has="lr" in run), lr=0.1, width=3)
     assert metrics[1] == {"n": 2.0, "has": 1.0}
