@@ -45,7 +45,7 @@ _HOMES = {
 }
 """Public names and where they live: imported when first used, so that this stays light."""
 
-_PARTS = ("algos", "errors", "integrations", "sequences", "space", "types")
+_PARTS = ("algos", "errors", "integrations", "samplers", "sequences", "space", "types")
 
 __all__ = ["__version__", *sorted(_HOMES), *_PARTS]
 

@@ -28,7 +28,10 @@ LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
         ("space", "search spaces, and how configurations are drawn from them"),
     ),
     (("graph", "state keys, search plan, stage tree, cost, and the dispatcher"),),
-    (("algos", "tuners: reports in, decisions out; samplers and learning curves"),),
+    (
+        ("algos", "tuners: reports in, decisions out; samplers and learning curves"),
+        ("samplers", "the public names of samplers"),
+    ),
     (("engine", "a tuner and a dispatcher together: events in, orders out"),),
     (
         ("logs", "configuration of log records; secrets are removed"),
@@ -63,7 +66,7 @@ A module imports only from its own layer and from the layers before it.
 """
 
 LEVEL = {name: level for level, layer in enumerate(LAYERS) for name, _ in layer}
-PURE = ("errors", "needs", "types", "sequences", "space", "graph", "algos", "engine")
+PURE = ("errors", "needs", "types", "sequences", "space", "graph", "algos", "samplers", "engine")
 """The folders and modules that use no Dask, file, network, clock or global random state."""
 
 PAGE = ROOT / "docs" / "architecture.md"

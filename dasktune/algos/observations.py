@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dasktune.errors import ConfigurationError, InternalError
-from dasktune.types import Step, TrialState, Value
+from dasktune.types import Sequences, Step, TrialState, Value
 
 Losses = tuple[float, ...]
 
@@ -55,6 +55,8 @@ class Observed:
         Values by coordinate.
     domains
         The domain of each coordinate, as in `dasktune.space.Configuration`.
+    sequences
+        Its hyper-parameters by name.
     notes
         Notes of its sampler for itself; JSON.
     losses
@@ -66,12 +68,13 @@ class Observed:
     trial: int | None
     point: Mapping[str, Value]
     domains: Mapping[str, Mapping[str, object]]
+    sequences: Sequences = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
     losses: dict[Step, Losses] = field(default_factory=dict)
     failed: bool = False
 
     def to_json(self) -> dict[str, object]:
-        """Return it as JSON, without its domains; an infinite loss is null."""
+        """Return it as JSON, without domains and sequences; an infinite loss is null."""
         return {
             "trial": self.trial,
             "point": dict(self.point),

@@ -14,7 +14,6 @@ from fractions import Fraction
 from itertools import islice
 from typing import Any, Final
 
-import numpy as np
 import optuna
 from optuna.distributions import (
     BaseDistribution,
@@ -36,7 +35,8 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from dasktune.algos.base import Proposal
-from dasktune.algos.observations import RUNNING, Observations, Observed, TrialOutcome, losses_of
+from dasktune.algos.observations import RUNNING, Observed, TrialOutcome
+from dasktune.algos.observing import ObservingSource
 from dasktune.algos.sampler_parts import (
     digest_of,
     generators,
@@ -45,9 +45,8 @@ from dasktune.algos.sampler_parts import (
     reseed,
     settle_seeds,
 )
-from dasktune.algos.samplers import Source
 from dasktune.errors import ConfigurationError, InternalError
-from dasktune.space import Choice, Configuration, Drawing, Float, Int
+from dasktune.space import Choice, Configuration, Float, Int
 from dasktune.space.define_by_run import SpaceLike
 from dasktune.types import Step
 
@@ -59,7 +58,7 @@ _BLIND: Final = frozenset(
 _NAME: Final = "dasktune"
 
 
-class OptunaSource(Source):
+class OptunaSource(ObservingSource):
     """Proposes with a sampler of Optuna, from an Optuna study in memory.
 
     The sampler is copied, and sees one study in which all trials are minimised, each with its
@@ -108,8 +107,7 @@ class OptunaSource(Source):
             raise ConfigurationError(
                 f"sampler must be a sampler of Optuna, or a Source, got {sampler!r}{made}"
             )
-        self._space = space
-        self._seed = seed
+        super().__init__(space, seed)
         self._identity = identity_of(sampler)
         self._sampler = copy.deepcopy(sampler)
         settle_seeds(self._sampler, seed)
@@ -119,10 +117,8 @@ class OptunaSource(Source):
         startups = (getattr(part, "_n_startup_trials", 0) for part in samplers)
         # A level with fewer trials would send the sampler back to drawing at random.
         self._startup = max(number for number in startups if isinstance(number, int))
-        self._observed = Observations()
         self._view: _View | None = None
         self._asked: Proposal | None = None
-        self.earlier_ignored = 0
 
     def propose(self, trial: int) -> Proposal:
         """Return the proposal of the sampler, with its notes for itself."""
@@ -138,94 +134,24 @@ class OptunaSource(Source):
 
     def accept(self, trial: int, proposal: Proposal) -> Configuration:
         """Return the configuration of a proposal; missing coordinates are drawn at random."""
-        point, notes = proposal["point"], proposal.get("notes", {})
-        if not isinstance(point, Mapping) or not isinstance(notes, Mapping):
-            raise ConfigurationError(f"not a proposal for a sampler of Optuna: {proposal!r}")
-        drawing = Drawing(np.random.default_rng((self._seed, trial)))
-        configuration = self._space.at(point, otherwise=drawing)
-        observed = Observed(
-            trial=trial, point=configuration.point, domains=configuration.domains, notes=notes
-        )
-        self._add(observed, is_asked=proposal == self._asked)
-        return configuration
-
-    def expect(self, objectives: int) -> None:
-        """Receive the number of objectives, before the first report shows it."""
-        self._observed.expected = objectives
+        if proposal != self._asked:
+            self._forget_asked()
+        self._asked = None
+        return super().accept(trial, proposal)
 
     def earlier(self, point: Mapping[str, object], step: Step, losses: tuple[float, ...]) -> None:
         """Observe an earlier trial if all its coordinates are of the space."""
-        if not self.learns:
-            return
-        try:
-            configuration = self._space.at(point)  # type: ignore[arg-type]
-        except ConfigurationError:
-            self.earlier_ignored += 1
-            return
-        observed = Observed(
-            trial=None,
-            point=configuration.point,
-            domains=configuration.domains,
-            losses={step: losses},
-        )
-        self._add(observed, is_asked=False)
-
-    def observe(self, trial: int, step: Step, losses: tuple[float, ...]) -> None:
-        """Observe a report."""
-        self._observed.report(trial, step, losses)
-
-    def fail(self, trial: int) -> None:
-        """Observe the failure of a trial."""
-        self._observed.fail(trial)
-
-    def retry(self, trial: int) -> None:
-        """Observe that a failed trial is trained again."""
-        self._observed.retry(trial)
+        self._forget_asked()
+        super().earlier(point, step, losses)
 
     def identity(self) -> object:
         """Return class and attributes of the given sampler."""
         return self._identity
 
-    def snapshot(self) -> object:
-        """Return all proposals and reports."""
-        return {
-            "objectives": self._observed.expected,
-            "trials": [observed.to_json() for observed in self._observed.trials],
-            "earlier_ignored": self.earlier_ignored,
-        }
-
     def restore(self, snapshot: object) -> None:
         """Continue with the proposals and reports of a snapshot."""
-        match snapshot:
-            case {
-                "objectives": int() | None as objectives,
-                "trials": list(trials),
-                "earlier_ignored": int(ignored),
-            }:
-                self._observed, self._view, self._asked = Observations(), None, None
-                self._observed.expected = objectives
-                self.earlier_ignored = ignored
-                for document in trials:
-                    self._add(self._observed_of(document), is_asked=False)
-            case _:
-                raise ConfigurationError(f"not a snapshot of this source: {snapshot!r}")
-
-    def _observed_of(self, document: Any) -> Observed:
-        configuration = self._space.at(document["point"])
-        return Observed(
-            trial=document["trial"],
-            point=configuration.point,
-            domains=configuration.domains,
-            notes=document["notes"],
-            losses=losses_of(document["losses"]),
-            failed=document["failed"],
-        )
-
-    def _add(self, observed: Observed, *, is_asked: bool) -> None:
-        self._observed.add(observed)
-        if not is_asked:
-            self._forget_asked()
-        self._asked = None
+        super().restore(snapshot)
+        self._view = self._asked = None
 
     def _forget_asked(self) -> None:
         """Drop a view in which a proposal stands that was not accepted."""

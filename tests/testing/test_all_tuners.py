@@ -10,6 +10,7 @@ from optuna.samplers import TPESampler
 from dasktune.algos import Random, Tuner
 from dasktune.algos.asha import ASHA
 from dasktune.algos.bandit import Bandit
+from dasktune.algos.branching import Branching
 from dasktune.algos.curves import Persistence
 from dasktune.algos.early_term import EarlyTerm
 from dasktune.algos.hyperband import AsyncHyperband, Hyperband
@@ -363,3 +364,32 @@ class TestRepeatsOfPOP(CostlyConformance):
 
     def make_mirrored(self, seed: int) -> Tuner:
         return Repeats(pop(seed, trials=5, kill=-0.95, bounds=(-1, 0)), seeds=2)
+
+
+def branching() -> Branching:
+    return Branching(startup=2, explore=2)
+
+
+class TestRandomByBranching(CostlyConformance):
+    def make(self, seed: int) -> Tuner:
+        return Random(SPACE, trials=7, max_steps=12, seed=seed, sampler=branching())
+
+
+class TestASHAByBranching(CostlyConformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        arguments: dict[str, Any] = {"max_steps": 9, "min_steps": 1, "eta": 3}
+        return ASHA(SPACE, trials=18, seed=seed, sampler=branching(), **arguments)
+
+
+class TestPOPByBranching(CostlyConformance):
+    ranks = False
+
+    def make(self, seed: int) -> Tuner:
+        return pop(seed, ends_poor=False, window=2, sampler=branching())
+
+
+class TestPBTByBranching(CostlyConformance):
+    def make(self, seed: int) -> Tuner:
+        return PBT(SPACE, population=5, max_steps=12, every=4, seed=seed, sampler=branching())

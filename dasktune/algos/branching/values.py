@@ -1,0 +1,115 @@
+"""Configurations as the values that a trainer sees, and how far apart they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasktune.types import Sequences, Step, Value
+
+Array = NDArray[Any]
+
+MOST_STEPS: Final = 24
+"""Steps at which values are compared; of longer trials they are evenly spread."""
+
+_DECADE: Final = 10.0
+"""Positive numbers that differ by this factor are compared by their logarithms."""
+
+
+def compared_steps(until: Step) -> list[Step]:
+    """Return the steps before `until` at which values are compared.
+
+    Examples
+    --------
+    >>> compared_steps(3)
+    [0, 1, 2]
+    >>> compared_steps(48)[:4]
+    [1, 3, 5, 7]
+    """
+    count = min(until, MOST_STEPS)
+    return [(2 * place + 1) * until // (2 * count) for place in range(count)]
+
+
+def distances(configurations: Sequence[Sequences], first: int, until: Step) -> Array:
+    """Return the squared distances of configurations, early and late, by hyper-parameter.
+
+    Numbers go from 0 to 1 between the smallest and the largest, in the logarithm where they
+    are positive and span a factor of 10. Any other values, and one that is missing, have the
+    distance 1 from all others.
+
+    Parameters
+    ----------
+    configurations
+        The ``n`` configurations.
+    first
+        From so many of them the distances to all are returned.
+    until
+        Values before this step count.
+
+    Returns
+    -------
+    ``(parts, first, n)``: mean squared distances in the first and in the second half of the
+    steps, of each hyper-parameter that differs there.
+    """
+    steps = compared_steps(until)
+    halves = [part for part in (steps[: len(steps) // 2], steps[len(steps) // 2 :]) if part]
+    names = sorted({name for each in configurations for name in each})
+    parts = [
+        squared
+        for name in names
+        for half in halves
+        for squared in _squared([_values(each, name, half) for each in configurations], first)
+    ]
+    return np.array(parts).reshape(-1, first, len(configurations))
+
+
+def _values(sequences: Sequences, name: str, steps: list[Step]) -> list[Value]:
+    sequence = sequences.get(name)
+    return [_Missing.name] * len(steps) if sequence is None else [*map(sequence, steps)]
+
+
+class _Missing:
+    """The value of a hyper-parameter that a configuration lacks."""
+
+    name: Final = "\0missing"
+
+
+def _squared(rows: list[list[Value]], first: int) -> Iterator[Array]:
+    """Yield the mean squared distances of the first rows from all, unless all are equal."""
+    numbers, kinds = _coded(rows)
+    if np.ptp(numbers) == 0 and np.ptp(kinds) == 0:
+        return
+    total = np.zeros((first, len(rows)))
+    for number, kind in zip(numbers.T, kinds.T, strict=True):
+        alike = kind[:first, None] == kind
+        total += np.where(alike, (number[:first, None] - number) ** 2, 1.0)
+    yield total / numbers.shape[1]
+
+
+def _coded(rows: list[list[Value]]) -> tuple[Array, Array]:
+    """Return values as numbers from 0 to 1, and as kinds: 0 for numbers, one for each other."""
+    others: dict[Value, int] = {}
+    kinds = np.array(
+        [
+            [0 if _is_number(value) else others.setdefault(value, len(others) + 1) for value in row]
+            for row in rows
+        ]
+    )
+    numbers = np.array(
+        [[value if _is_number(value) else np.nan for value in row] for row in rows], float
+    )
+    known = numbers[np.isfinite(numbers)]
+    if not len(known):
+        return np.zeros(numbers.shape), kinds
+    if known.min() > 0 and known.max() >= _DECADE * known.min():
+        numbers, known = np.log(numbers), np.log(known)
+    spread = np.ptp(known)
+    scaled = (numbers - known.min()) / spread if spread > 0 else 0.0 * numbers
+    return np.where(kinds == 0, scaled, 0.0), kinds
+
+
+def _is_number(value: Value) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,167 @@
+"""The sampler `Branching`: its proposals, its rule of exploration, and going on after a stop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dasktune as dt
+from dasktune.algos import Random
+from dasktune.algos.base import Proposal
+from dasktune.algos.branching.sampler import Branching, BranchingSource, expected_improvement
+from dasktune.errors import ConfigurationError
+from dasktune.sequences import Constant, MultiStep, Piecewise
+from dasktune.space import Branch, DefinedByRun, Family, Float, Space
+from dasktune.types import Decision, Register, Report, Sequences
+
+STEPS = 24
+SPACE = Space(
+    lr=Family(MultiStep, init=Float(0.01, 1.0, log=True), milestones=[[8], [16], [20]], gamma=0.1),
+    momentum=[0.0, 0.9, Piecewise([0.9, 0.5], boundaries=[18])],
+)
+
+
+def loss_of(sequences: Sequences) -> float:
+    """Return a loss that is least for a rate of 0.1 that drops late."""
+    early, late = float(sequences["lr"](0)), float(sequences["lr"](19))  # type: ignore[arg-type]
+    return abs(np.log10(early) + 1) + 0.2 * abs(np.log10(late) + 1)
+
+
+def played(trials: int, **arguments: Any) -> tuple[BranchingSource, list[int], list[Proposal]]:
+    """Return a source after so many trials, the prices of its proposals, and the proposals."""
+    source = Branching(**arguments).source(SPACE, 7)
+    prices, proposals = [], []
+    for trial in range(trials):
+        proposal = source.propose(trial)
+        sequences = source.accept(trial, proposal).sequences
+        prices.append(source._prices.price(sequences, STEPS))
+        proposals.append(json.loads(json.dumps(proposal)))
+        source.observe(trial, STEPS, (loss_of(sequences),))
+    return source, prices, proposals
+
+
+def test_proposals_cost_less_than_those_that_ignore_prices() -> None:
+    _, cheap, _ = played(16)
+    _, dear, _ = played(16, explore=1)
+    assert sum(cheap[5:]) < 0.75 * sum(dear[5:])
+
+
+@pytest.mark.parametrize("explore", [1, 3])
+def test_every_kth_proposal_ignores_prices(explore: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all candidates are equally promising, a proposal that knows prices is the cheapest."""
+
+    def equal(self: BranchingSource, *arguments: Any) -> Any:
+        candidates = arguments[3]
+        prices = [self._prices.price(each.sequences, STEPS) for each in candidates]
+        return np.array([1.0 + 0.001 * (price == STEPS) for price in prices])
+
+    monkeypatch.setattr(BranchingSource, "_improvement", equal)
+    _, prices, _ = played(12, explore=explore)
+    new_trunks = [trial for trial in range(5, 12) if prices[trial] == STEPS]
+    assert new_trunks == [trial for trial in range(5, 12) if trial % explore == explore - 1]
+
+
+def test_first_proposals_are_drawn_at_random() -> None:
+    _, _, proposals = played(6, startup=6)
+    random = Random(SPACE, trials=6, max_steps=STEPS, seed=7).source
+    assert proposals == [random.propose(trial) for trial in range(6)]
+
+
+def test_equal_arguments_give_equal_proposals() -> None:
+    assert played(12)[2] == played(12)[2]
+
+
+def test_restored_source_proposes_like_an_uninterrupted_one() -> None:
+    source, _, _ = played(10)
+    source.accept(10, source.propose(10))  # it is pending
+    other = Branching().source(SPACE, 7)
+    other.restore(json.loads(json.dumps(source.snapshot())))
+    assert other.propose(11) == source.propose(11)
+
+
+def test_source_with_failed_trials_goes_on() -> None:
+    source, _, _ = played(8)
+    for trial in (8, 9):
+        source.accept(trial, source.propose(trial))
+        source.fail(trial)
+    source.accept(10, source.propose(10))
+
+
+def test_known_space_of_few_points_goes_on_at_random() -> None:
+    space = Space(lr=[Constant(0.1), MultiStep(0.1, [8], gamma=0.1)])
+    source = Branching(startup=1).source(space, 0)
+    for trial in range(6):
+        source.accept(trial, source.propose(trial))
+        source.observe(trial, STEPS, (float(trial),))
+    assert source._prices.price({"lr": Constant(0.1)}, STEPS) == 0
+
+
+def run(tuner: Random, fed: list[list[Proposal]] | None = None) -> tuple[list[Decision], Any]:
+    """Return all decisions, and the proposals by call; `fed` are those of a run before."""
+    decisions: list[Decision] = []
+    proposals: list[list[Proposal]] = []
+
+    def call(asked: Callable[[], list[Decision]]) -> list[Register]:
+        tuner.feed_proposals(fed[len(proposals)] if fed else ())
+        decided = asked()
+        proposals.append(json.loads(json.dumps(tuner.take_proposals())))
+        decisions.extend(decided)
+        return [each for each in decided if isinstance(each, Register)]
+
+    waiting = call(lambda: tuner.ask(2))
+    while waiting:
+        first = waiting.pop(0)
+        loss = loss_of(first.sequences)
+        report = Report(trial=first.trial, step=STEPS, metrics={"loss": loss}, losses=(loss,))
+        call(lambda report=report: tuner.tell(report))  # type: ignore[misc]
+        waiting += call(lambda: tuner.ask(1))
+    return decisions, proposals
+
+
+def test_replay_decides_the_same_and_proposes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tuner() -> Random:
+        return Random(SPACE, trials=9, max_steps=STEPS, seed=1, sampler=Branching())
+
+    decisions, proposals = run(tuner())
+
+    def refuse(self: BranchingSource, trial: int) -> Proposal:
+        raise LookupError("asked")
+
+    monkeypatch.setattr(BranchingSource, "propose", refuse)
+    assert run(tuner(), proposals) == (decisions, proposals)
+
+
+@pytest.mark.parametrize("name", ["explore", "startup"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])
+def test_arguments_out_of_range_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} must be"):
+        Branching(**{name: value})  # type: ignore[arg-type]
+
+
+def test_space_that_a_function_defines_is_refused() -> None:
+    space = DefinedByRun(lambda trial: {"lr": trial.suggest_float("lr", 0.1, 1.0)})
+    with pytest.raises(ConfigurationError, match=r"space must be a dasktune\.Space"):
+        Random(space, trials=3, max_steps=3, sampler=dt.samplers.Branching())
+
+
+def test_space_without_sequences_is_refused() -> None:
+    space = Space(lr=Float(0.1, 1.0), layers=[1, Branch(2, Space(width=[8, 16]))])
+    with pytest.raises(ConfigurationError, match="changes with the step, got lr, layers, width"):
+        Random(space, trials=3, max_steps=3, sampler=dt.samplers.Branching())
+
+
+def test_sequence_inside_a_branch_is_enough() -> None:
+    space = Space(layers=[1, Branch(2, Space(lr=[0.1, MultiStep(0.1, [2], gamma=0.1)]))])
+    dt.simulate(
+        Random(space, trials=9, max_steps=3, sampler=Branching(startup=2)),
+        lambda values, step: float(values["layers"]) / step,  # type: ignore[arg-type]
+    )
+
+
+def test_improvement_of_sure_points_is_their_gain() -> None:
+    gains = expected_improvement(0.5, np.array([0.2, 0.9]), np.array([1e-6, 1e-6]))
+    assert gains == pytest.approx([0.3, 0.0], abs=1e-6)
