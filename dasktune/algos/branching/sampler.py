@@ -28,10 +28,10 @@ from dasktune.types import Step, TrialState
 
 Array = NDArray[Any]
 
-DRAWN: Final = 192
+DRAWN: Final = 128
 """Candidates that are drawn from the whole space for a proposal."""
 
-CHANGED: Final = 192
+CHANGED: Final = 128
 """Candidates that are changes of known trials."""
 
 BASES: Final = 12
@@ -96,7 +96,7 @@ class Branching(Sampler):
     165
     """
 
-    def __init__(self, *, explore: int = 5, startup: int = 5) -> None:
+    def __init__(self, *, explore: int = 2, startup: int = 5) -> None:
         check = Arguments("Branching")
         self.explore = check.whole("explore", explore)
         self.startup = check.whole("startup", startup)

