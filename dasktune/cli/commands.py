@@ -366,15 +366,19 @@ def export(
         Path,
         typer.Option(
             metavar="PATH",
-            help="Where to: .pt or .pth for torch, .npz for NumPy; .json or .ubj for XGBoost, "
-            ".txt for LightGBM.",
+            help="Where to: .pt or .pth for torch, .npz for NumPy; .ckpt for Lightning, "
+            ".json or .ubj for XGBoost, .txt for LightGBM.",
         ),
     ] = Path("model.pt"),
     trial: Annotated[
         int | None, typer.Option(min=0, help="Which trial; the best one if not given.")
     ] = None,
     step: Annotated[
-        int | None, typer.Option(help="After how many steps; all if not given.")
+        str | None,
+        typer.Option(
+            metavar="STEP",
+            help="After how many steps; all if not given. 'best' is the step with the best metric.",
+        ),
     ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="PART", help="Just this part of the state, such as model.")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from dasktune.report.formats import count
 from dasktune.storage.retention import size_text
-from dasktune.study.trial_state import chosen_step
 from dasktune.types import Step
 
 if TYPE_CHECKING:
@@ -44,10 +43,16 @@ class Exported:
 
 
 def export_state(
-    study: Study, trial: int | None, path: Path, *, step: Step | None, only: str | None
+    study: Study, trial: int | None, path: Path, *, step: str | None, only: str | None
 ) -> Exported:
-    """Write the state of a trial, the best one if None, and return what was written."""
-    number = study.best_trial.number if trial is None else trial
-    chosen = chosen_step(study.records, number, step)
+    """Write the state of a trial, the best one if None, and return what was written.
+
+    Raises
+    ------
+    ConfigurationError
+        If `step` is neither a number nor ``best``, or as `dasktune.Study.export`.
+    """
+    wanted = int(step) if step is not None and step.isdecimal() and step.isascii() else step
+    number, chosen = study.chosen_state(trial, wanted)
     written = study.export(number, path, step=chosen, only=only)
     return Exported(path=written, trial=number, step=chosen, nbytes=written.stat().st_size)

@@ -30,7 +30,7 @@ from dasktune.storage.checkpoints import Commit
 from dasktune.storage.files.local import new_above, sync_folders
 from dasktune.study.additions import recorder_of
 from dasktune.study.config import StudyConfig
-from dasktune.study.trial_state import Training, TrialStates, chosen_step
+from dasktune.study.trial_state import BEST, Training, TrialStates, best_step, chosen_step
 from dasktune.trainer.base import Trainer
 from dasktune.types import Step
 
@@ -59,7 +59,7 @@ class TrialExports:
         self._results = results
         self._config = config
 
-    def trial_state(self, number: int, step: Step | None = None) -> Any:
+    def trial_state(self, number: int, step: Step | str | None = None) -> Any:
         """Return the state of a trial: the trainer's ``state_dict``, copied.
 
         A state that is not stored (any more) is trained again in this process, on the CPU,
@@ -71,7 +71,8 @@ class TrialExports:
         number
             Number of the trial.
         step
-            After how many of its steps; all of them if None.
+            After how many of its steps; all of them if None. ``"best"`` is the step with the best
+            metric, the first of several.
 
         Raises
         ------
@@ -81,13 +82,18 @@ class TrialExports:
         TrainerError
             If it had to be trained again, and failed.
         """
-        return self._states(number).at(number, chosen_step(self._results.records, number, step))
+        return self._states(number).at(*self.chosen_state(number, step))
 
-    def best_model(self) -> Any:
+    def best_model(self, *, step: Step | str | None = None) -> Any:
         """Return the trainer of the best trial with its last state, in this process on the CPU.
 
         It is an object of the study's trainer class, as if it had just trained: its attributes are
         the model and all else. The state of a training function is that of ``trial_state``.
+
+        Parameters
+        ----------
+        step
+            As for `export`.
 
         Raises
         ------
@@ -96,16 +102,28 @@ class TrialExports:
         TrainerError
             If its state had to be trained again, or could not be loaded.
         """
-        number = self._results.best_trial.number
-        step = chosen_step(self._results.records, number, None)
+        number, step = self.chosen_state(None, step)
         return self._states(number).trainer(number, step)
+
+    def chosen_state(self, number: int | None, step: Step | str | None) -> tuple[int, Step]:
+        """Return the trial and the step that the arguments of `export` name.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such trial or step.
+        """
+        if step == BEST:
+            return best_step(self._results, number)
+        number = self._results.best_trial.number if number is None else number
+        return number, chosen_step(self._results.records, number, step)
 
     def export(
         self,
         number: int | None = None,
         path: str | os.PathLike[str] = "model.pt",
         *,
-        step: Step | None = None,
+        step: Step | str | None = None,
         only: str | None = None,
     ) -> Path:
         """Write the state of a trial (`trial_state`) to a plain file; return its path.
@@ -119,7 +137,8 @@ class TrialExports:
             ``numpy.load``. With an ending of the trainer's `model_endings`, such as ``.json`` for
             XGBoost, it is the framework's own file of the model.
         step
-            After how many of its steps; all of them if None.
+            After how many of its steps; all of them if None. ``"best"`` is the step with the best
+            metric, the first of several; without a number, among all steps of all trials.
         only
             Write just this part of the state: an attribute of a `dasktune.TorchTrainer`, or
             an entry of another trainer's state.
@@ -139,9 +158,7 @@ class TrialExports:
             raise ConfigurationError(
                 f"only must be None for {target.suffix}, the file of the whole model; got {only!r}"
             )
-        results = self._results
-        number = results.best_trial.number if number is None else number
-        step = chosen_step(results.records, number, step)
+        number, step = self.chosen_state(number, step)
         if target.suffix in own:
             model = self._states(number).trainer(number, step).model_file(target.suffix)
             with _whole(target) as file:

@@ -193,6 +193,7 @@ class Study:
     log = _of("results", StudyResults.log)
     trial_state = _of("_exports", TrialExports.trial_state)
     best_model = _of("_exports", TrialExports.best_model)
+    chosen_state = _of("_exports", TrialExports.chosen_state)
     export = _of("_exports", TrialExports.export)
 
     plot_history = _of("_plots", StudyPlots.plot_history)

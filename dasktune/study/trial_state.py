@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 import traceback
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from dasktune.engine.trials import TrialRecord
+from dasktune.engine.trials import TrialRecord, trial_of
 from dasktune.errors import (
     ConfigurationError,
     CorruptCheckpointError,
@@ -21,15 +22,19 @@ from dasktune.errors import (
     TrainerError,
 )
 from dasktune.graph.plan import Node, SearchPlan
+from dasktune.results.results import StudyResults
 from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatError
 from dasktune.storage.codec import Snapshot, decode, encode
 from dasktune.trainer.environment import environment
 from dasktune.trainer.generators import global_states, restore_global
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.lifecycle import TrainerRun
-from dasktune.types import Step, Value
+from dasktune.types import Direction, Step, TrialState, Value
 
 logger = logging.getLogger(__name__)
+
+BEST = "best"
+"""Names the step of a trial with the best metric, in the place of its number."""
 
 DEVICE = "cpu"
 """Device on which states are trained again."""
@@ -209,7 +214,46 @@ class TrialStates:
         return winner
 
 
-def chosen_step(records: Mapping[int, TrialRecord], trial: int, step: Step | None) -> Step:
+def best_step(results: StudyResults, trial: int | None) -> tuple[int, Step]:
+    """Return the trial and the step with the best finite metric; the earliest of equal ones.
+
+    Failed trials and trials without a state do not count, unless one of them is the given trial.
+
+    Parameters
+    ----------
+    results
+        Reads the study; of several metrics the first counts.
+    trial
+        The trial; any trial of the study if None.
+
+    Raises
+    ------
+    ConfigurationError
+        If the trial has no state (`chosen_step`), or no step has a finite value.
+    """
+    records = results.records
+    if trial is not None:
+        chosen_step(records, trial, None)
+    counted = [
+        record
+        for record in records.values()
+        if record.was_trained_here and record.state is not TrialState.FAIL
+    ]
+    losses = {
+        (record.number, step): value if results.direction is Direction.MINIMIZE else -value
+        for record in (counted if trial is None else [records[trial]])
+        for step, value in trial_of(
+            results.plan, record, results.metric
+        ).intermediate_values.items()
+        if step <= record.steps and math.isfinite(value)
+    }
+    if not losses:
+        where = f"study {results.name!r}" if trial is None else f"trial {trial}"
+        raise ConfigurationError(f"{where} has no step with a finite {results.metric!r} yet")
+    return min(losses, key=lambda place: (losses[place], place[1], place[0]))
+
+
+def chosen_step(records: Mapping[int, TrialRecord], trial: int, step: Step | str | None) -> Step:
     """Return the given step of a trial, checked; its last step if None.
 
     Raises
@@ -228,7 +272,9 @@ def chosen_step(records: Mapping[int, TrialRecord], trial: int, step: Step | Non
     if step is None:
         return record.steps
     if type(step) is not int or not 1 <= step <= record.steps:
-        raise ConfigurationError(f"step of trial {trial} must be 1 to {record.steps}, got {step!r}")
+        raise ConfigurationError(
+            f"step of trial {trial} must be 1 to {record.steps}, or {BEST!r}, got {step!r}"
+        )
     return step
 
 

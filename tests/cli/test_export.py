@@ -53,7 +53,7 @@ def test_models_are_exported_also_those_that_have_gone(trained: Folder) -> None:
 
     for wrong, message in (
         (["--trial", "7"], "trial must be one of 0 to 3, got 7"),
-        (["--step", "13"], "step of trial 0 must be 1 to 12, got 13"),
+        (["--step", "13"], "step of trial 0 must be 1 to 12, or 'best', got 13"),
         (["--only", "net"], "unknown part of the state 'net'; known: path, weight"),
         (["--out", "model.h5"], "unknown ending '.h5'; known: .npz, .pt, .pth"),
     ):

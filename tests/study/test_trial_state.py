@@ -190,13 +190,30 @@ def test_trial_state_failing_trainer_raises_with_traceback(study: Study, tmp_pat
     assert "in train" in caught.value.traceback
 
 
+def test_best_step_is_that_of_the_least_loss(study: Study, tmp_path: Path) -> None:
+    losses = {
+        (metrics["loss"], step, trial.number)
+        for trial in study.trials
+        for step, metrics in trial.metrics.items()
+    }
+    _, step, number = min(losses)
+    assert study.chosen_state(None, "best") == (number, step)
+    _, of_first, _ = min(place for place in losses if place[2] == 0)
+    assert study.chosen_state(0, "best") == (0, of_first)
+    assert step < STEPS
+    model = study.best_model(step="best")
+    expected = alone(number, step, tmp_path)
+    assert encode(model.state_dict()).digest == expected
+    assert encode(study.trial_state(number, "best")).digest == expected
+
+
 @pytest.mark.parametrize(
     ("trial", "step", "message"),
     [
         (2, None, "trial must be one of 0 to 1, got 2"),
-        (0, 9, "step of trial 0 must be 1 to 8, got 9"),
-        (0, 0, "step of trial 0 must be 1 to 8, got 0"),
-        (0, 2.5, "step of trial 0 must be 1 to 8, got 2.5"),
+        (0, 9, "step of trial 0 must be 1 to 8, or 'best', got 9"),
+        (0, 0, "step of trial 0 must be 1 to 8, or 'best', got 0"),
+        (0, 2.5, "step of trial 0 must be 1 to 8, or 'best', got 2.5"),
     ],
 )
 def test_trial_state_unknown_trial_or_step_is_refused(
