@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dasktune.algos.base import known_configurations
 from dasktune.cli.pools import Pool, PoolOptions, configured
@@ -12,8 +14,15 @@ from dasktune.errors import ConfigurationError, refuse
 from dasktune.graph.cost import Cost, Costs, StudyTrials, cost_of, costs_of
 from dasktune.needs import Offer
 from dasktune.simulate.pool import offer_problems, offers_of
+from dasktune.space import Configuration
 from dasktune.study.config import StudyConfig
+from dasktune.study.create import config_of
 from dasktune.study.preview import needs_of_configurations, refuse_unmet
+from dasktune.trainer.base import change_problems_of
+from dasktune.types import Step
+
+if TYPE_CHECKING:
+    from dasktune.study.study import Study
 
 FIELDS = (
     *("trials", "steps_requested", "steps_unique", "merge_rate", "critical_path"),
@@ -32,8 +41,8 @@ def costs_of_files(
     Raises
     ------
     ConfigurationError
-        If a file cannot be loaded, its trials are not known beforehand, or there are several files
-        and classes of workers.
+        If a file cannot be loaded, its trials are not known beforehand, its trainer refuses them,
+        or there are several files and classes of workers.
     ClusterError
         If no worker meets the needs of a trial.
     """
@@ -46,12 +55,12 @@ def costs_of_files(
         return _on_classes(files[0], settings, list(offers_of(workers, offers)))
     studies, in_full = [], True
     for file in files:
-        if len(files) > 1:
-            config, tuner = configured(file, settings)
-            fingerprint, seed = _origin(file, config)
-        else:
-            fingerprint, seed, tuner = "", 0, load(file, settings).tuner()
+        config = config_of(partial(_made_study, file, settings))
+        tuner = load(file, settings).tuner()
+        fingerprint, seed = _origin(file, config) if len(files) > 1 else ("", 0)
         known = known_configurations(tuner)
+        if config is not None:
+            _refuse_changes(config, known, tuner.max_steps)
         in_full = in_full and tuner.trains_in_full
         trials = tuple((each.sequences, tuner.max_steps) for each in known)
         seeds = tuple(seed + each.seed for each in known)
@@ -82,8 +91,28 @@ def to_json(files: Sequence[Path], costs: Costs) -> dict[str, object]:
     }
 
 
-def _origin(file: Path, config: StudyConfig) -> tuple[str, int]:
-    """Return fingerprint and training seed of a file's study."""
+def _refuse_changes(
+    config: StudyConfig, configurations: Sequence[Configuration], max_steps: Step
+) -> None:
+    """Refuse configurations in which values change that the trainer cannot change."""
+    sequences = (each.sequences for each in configurations)
+    refuse(change_problems_of(config.trainer, sequences, max_steps, config.config or {}))
+
+
+def _made_study(file: Path, settings: Sequence[str]) -> Study:
+    return load(file, settings).study()
+
+
+def _origin(file: Path, config: StudyConfig | None) -> tuple[str, int]:
+    """Return fingerprint and training seed of a file's study.
+
+    Raises
+    ------
+    ConfigurationError
+        If the file creates no study.
+    """
+    if config is None:
+        raise ConfigurationError(f"{file} must call create_study, or nothing says what it trains")
     fingerprint = config.fingerprint()
     # A study without a trainer shares nothing.
     return (str(file) if fingerprint is None else fingerprint.digest), config.seed
@@ -93,6 +122,7 @@ def _on_classes(file: Path, settings: Sequence[str], offers: Sequence[Offer]) ->
     """Return the cost of a file's study on workers of several classes, as `costs_of_files` does."""
     config, tuner = configured(file, settings)
     known = known_configurations(tuner)
+    _refuse_changes(config, known, tuner.max_steps)
     sequences = [each.sequences for each in known]
     needs = needs_of_configurations(sequences, tuner.searched_space, config.needs)
     refuse_unmet(needs, offers)

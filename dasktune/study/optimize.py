@@ -57,7 +57,7 @@ from dasktune.study.first_check import KnownTrials, TrainerChecks, known_trials
 from dasktune.study.from_optuna import OF_OPTIMIZE, explained, tuner_problem
 from dasktune.study.main_guard import guard_problem
 from dasktune.study.redefined import redefined
-from dasktune.trainer.base import name_problems_of
+from dasktune.trainer.base import change_problems_of, name_problems_of
 from dasktune.trainer.check_switch import checks_are_on
 from dasktune.trainer.code import pack
 from dasktune.trainer.metrics import metric_names
@@ -426,6 +426,9 @@ class Optimizer:
         trainer, space = self._config.known_trainer, tuner.searched_space
         if space is not None:
             yield from name_problems_of(trainer, space.names)
+        configurations = (each.sequences for each in tuner.configurations or ())
+        config = self._config.config or {}
+        yield from change_problems_of(trainer, configurations, tuner.max_steps, config)
         known = metric_names(trainer)
         for name in sorted(tuner.metrics_needed - known) if known else ():
             yield f"{type(tuner).__name__}: {unknown('metric', name, known)}"

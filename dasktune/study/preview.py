@@ -16,7 +16,7 @@ from dasktune.simulate.pool import offer_problems, offers_of, pool_problems
 from dasktune.space import Space, contradictions, with_branches
 from dasktune.space.space import space_problem
 from dasktune.storage.codec import encode
-from dasktune.trainer.base import GivenTrainer, problems_of
+from dasktune.trainer.base import GivenTrainer, change_problems_of, problems_of
 from dasktune.trainer.given import as_trainer
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.lifecycle import TrainerRun
@@ -80,7 +80,8 @@ def preview(
     trainer, config
         The class that trains, and its config: one trainer is built, in this process, to know
         the bytes of a state. None leaves them out. An optimizer that allocates its state at the
-        first step needs more than that. For one space only.
+        first step needs more than that. Values whose change it cannot follow, as far as it knows
+        that, are refused. For one space only.
     needs
         As for `dasktune.create_study`. If `workers` are numbers by class, needs that no worker
         meets are refused, and the bound counts for each stage only workers that meet its needs.
@@ -131,9 +132,9 @@ def preview(
             refuse_unmet(own, pool)
         if trainer is None:
             return cost
-        return replace(
-            cost, state_nbytes=_state_nbytes(as_trainer(trainer), config or {}, trials[0][0])
-        )
+        made = as_trainer(trainer)
+        refuse(change_problems_of(made, sequences, max_steps, config or {}))
+        return replace(cost, state_nbytes=_state_nbytes(made, config or {}, trials[0][0]))
     if trainer is not None:
         raise ConfigurationError(
             f"trainer must be None for several spaces, got {trainer.__qualname__}"

@@ -12,10 +12,13 @@ from typing import Any, ClassVar, NoReturn
 
 from dasktune.errors import TrainerError
 from dasktune.trainer.parsing import definition_of
-from dasktune.types import Value
+from dasktune.types import Sequences, Step, Value
 
 OWN = "_dasktune_"
 """Begins the names of attributes that dasktune itself keeps in a trainer and its class."""
+
+LOGGERS = f"{OWN}loggers"
+"""Attribute of a trainer class: the loggers that it brings to each study that trains it."""
 
 METHODS = ("build", "train", "evaluate", "state_dict", "load_state_dict")
 """Methods that a trainer must have, in the order of first use."""
@@ -128,6 +131,16 @@ class Trainer:
         """
         return ()
 
+    @classmethod
+    def change_problems(
+        cls, sequences: Sequences, changing: Collection[str], config: Mapping[str, object]
+    ) -> Iterable[str]:
+        """Return why it cannot train a trial in which these hyper-parameters change.
+
+        A new tuner and a preview ask for configurations that are known before they run.
+        """
+        return ()
+
     def building(self) -> AbstractContextManager[None]:
         """Return the context in which `build` is called."""
         return nullcontext()
@@ -174,6 +187,29 @@ def name_problems_of(trainer_class: type | None, names: Collection[str]) -> tupl
     if trainer_class is None or not issubclass(trainer_class, Trainer):
         return ()
     return tuple(trainer_class.name_problems(names))
+
+
+def change_problems_of(
+    trainer_class: type | None,
+    configurations: Iterable[Sequences],
+    max_steps: Step,
+    config: Mapping[str, object],
+) -> Iterator[str]:
+    """Yield why a trainer class cannot train configurations, if it knows.
+
+    It is asked once for all configurations in which the same hyper-parameters change.
+    """
+    if trainer_class is None or not issubclass(trainer_class, Trainer):
+        return
+    asked: set[frozenset[str]] = {frozenset()}
+    for sequences in configurations:
+        ends = {name: each.constant_until(0) for name, each in sequences.items()}
+        changing = frozenset(
+            name for name, end in ends.items() if end is not None and end < max_steps
+        )
+        if changing not in asked:
+            asked.add(changing)
+            yield from trainer_class.change_problems(sequences, changing, config)
 
 
 def has_setup(trainer: object) -> bool:

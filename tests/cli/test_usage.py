@@ -177,6 +177,24 @@ def test_preview_makes_nothing() -> None:
     assert entries() == {"counting.py"}
 
 
+def test_preview_refuses_changes_that_the_trainer_cannot_make() -> None:
+    text = (
+        Path("counting.py")
+        .read_text()
+        .replace(
+            "(dt.Trainer):\n",
+            "(dt.Trainer):\n"
+            "    @classmethod\n"
+            "    def change_problems(cls, sequences, changing, config):\n"
+            "        return [f'{name} changes, with {sorted(config)}' for name in sorted(changing)]\n\n",
+        )
+    )
+    for workers in ("2", "fast=2"):
+        done = command("preview", write(text), "--workers", workers)
+        assert done.exit_code == 2, done.output
+        assert done.stderr.count("lr changes, with [") == 1
+
+
 @pytest.mark.slow
 def test_a_check_is_recorded_and_its_verdict_is_the_exit_code() -> None:
     done = command("check", "counting.py", "--trial", "1", "--split", "4", "--total", "8", "--json")
