@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 _MODULES: tuple[str, ...] = (
+    "csv_files",
     "jax",
     "keras",
     "lightgbm",
