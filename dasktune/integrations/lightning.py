@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import copy
 import inspect
+import io
 import logging
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from pathlib import Path
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -30,14 +32,18 @@ from dasktune.integrations.arguments import (
     refuse_ineffective,
     refuse_unknown,
 )
+from dasktune.integrations.csv_files import CSVFiles
 from dasktune.integrations.held import HeldAttributes
 from dasktune.integrations.installed import framework
 from dasktune.integrations.options import content_of
+from dasktune.integrations.tensorboard import TensorBoard
+from dasktune.mirror import Logger
 from dasktune.trainer import attributes
-from dasktune.trainer.generators import is_cuda
+from dasktune.trainer.base import LOGGERS
+from dasktune.trainer.generators import global_states, is_cuda, restore_global
 from dasktune.trainer.torch import TorchTrainer
 from dasktune.trainer.turns import Turns, TurnsEnded
-from dasktune.types import Value
+from dasktune.types import Sequences, Value
 
 _OURS = {
     "accelerator": "the device of a worker is given by dasktune",
@@ -52,8 +58,19 @@ _OURS = {
 }
 """Options of Lightning's trainer that users must not give, and why."""
 
+_SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
+    "accelerator": ("auto",),
+    "devices": ("auto", 1),
+    "num_nodes": (1,),
+    "strategy": ("auto",),
+    "max_steps": (-1,),
+    "max_time": (None,),
+    "default_root_dir": (None,),
+    "fast_dev_run": (False,),
+}
+"""Values of such options that scripts give all the same: with them, dasktune's part stays so."""
+
 _QUIET: dict[str, Any] = {
-    "logger": False,
     "enable_progress_bar": False,
     "enable_model_summary": False,
     "num_sanity_val_steps": 0,
@@ -73,10 +90,19 @@ _AT_FIRST = frozenset(
 )
 """Methods that run before the first epoch only."""
 
-_NOTES = ("The `srun` command is available", r"`isinstance\(treespec, LeafSpec\)` is deprecated")
-"""Beginnings of warnings of Lightning about what no user can change: jobs are dasktune's part."""
+_NOTES = (
+    *("The `srun` command is available", r"`isinstance\(treespec, LeafSpec\)` is deprecated"),
+    r"The number of training batches \(\d+\) is smaller than the logging interval",
+)
+"""Beginnings of warnings of Lightning about what no user can change: jobs and logs are ours."""
 
 _FOLDER = "<folder>"
+
+_LOGGERS: dict[str, Callable[[Path], Logger]] = {
+    "CSVLogger": CSVFiles,
+    "TensorBoardLogger": TensorBoard,
+}
+"""Loggers of Lightning, and what writes the same for each trial of a study."""
 
 
 def trainer(
@@ -96,10 +122,11 @@ def trainer(
         DataLoader for training, or one for training and one for validation. None if the module
         has its own loaders.
     options
-        Options of ``lightning.Trainer``, such as ``callbacks``, ``precision``, ``logger``,
+        Options of ``lightning.Trainer``, such as ``callbacks``, ``precision``,
         ``gradient_clip_val``, ``limit_train_batches``. Each trial gets copies. A function without
         parameters is called for each trial. ``max_epochs`` is what schedules may ask for; no
-        trial is trained beyond it.
+        trial is trained beyond it. For ``logger``, a CSVLogger or a TensorBoardLogger, the study
+        gets loggers that write each trial to a folder.
 
     Raises
     ------
@@ -117,13 +144,16 @@ def trainer(
             raise ConfigurationError(
                 f"{name} must be a class or a function, which each trial calls, got {maker!r:.80}"
             )
+    options = {name: each for name, each in options.items() if not _says_nothing(name, each)}
     for name in options:
         if name in _OURS:
             raise ConfigurationError(f"{name} must not be given: {_OURS[name]}")
         if name not in known:
             allowed = ", ".join(sorted(known - _OURS.keys()))
             raise ConfigurationError(f"lightning.Trainer has no option {name!r}; it has {allowed}")
+    loggers = _study_loggers(options.pop("logger", None))
     members = {
+        LOGGERS: loggers,
         "__module__": module.__module__,
         "__qualname__": f"trainer({module.__qualname__})",
         "__doc__": module.__doc__,
@@ -160,6 +190,8 @@ class LightningTrainer(TorchTrainer):
         The metrics of the last step.
     """
 
+    model_endings = (".ckpt",)
+
     make_module: ClassVar[Callable[..., Any]]
     make_data: ClassVar[Callable[..., Any] | None]
     options: ClassVar[tuple[Any, ...]]
@@ -170,6 +202,33 @@ class LightningTrainer(TorchTrainer):
     metrics: Mapping[str, float]
     held: HeldAttributes
     """What module, data module and callbacks hold in attributes that users have set."""
+
+    @classmethod
+    def change_problems(
+        cls, sequences: Sequences, changing: Collection[str], config: Mapping[str, object]
+    ) -> Iterator[str]:
+        """Yield the hyper-parameters that a scheduler of the module sets, too.
+
+        A module is made for it. Where that fails outside of a fit, nothing is said: the check
+        before the first run asks again.
+        """
+        values, make = {name: each(0) for name, each in sequences.items()}, cls.make_module
+        states = global_states()
+        try:
+            module = make(**arguments_of(make, values, config))
+            optimizers, schedulers, _ = _optimizer()._configure_optimizers(
+                module.configure_optimizers()
+            )
+        except Exception:  # noqa: BLE001 - the user's code, which may need the trainer
+            return
+        finally:
+            restore_global(states)
+        given = [each if isinstance(each, dict) else {"scheduler": each} for each in schedulers]
+        by_epoch = [each["scheduler"] for each in given if each.get("interval") in (None, "epoch")]
+        length = cls._dasktune_options.get("max_epochs", -1)
+        for name in sorted(changing):
+            if given and _is_scheduled(name, optimizers):
+                yield _two_courses(name, values[name], by_epoch, length)
 
     def build(self, hp: Mapping[str, Value]) -> None:
         """Make module and data, and run Lightning's fit up to its first epoch."""
@@ -233,6 +292,13 @@ class LightningTrainer(TorchTrainer):
                 "self.log('val_loss', loss) within validation_step"
             )
         return self.metrics
+
+    def model_file(self, ending: str) -> bytes:
+        """Return the module as a checkpoint for ``load_from_checkpoint`` of its class."""
+        content = self._dasktune_trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
+        file = io.BytesIO()
+        torch.save(content, file)
+        return file.getvalue()
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Return a context that does nothing: the epoch has been validated already."""
@@ -327,6 +393,9 @@ class LightningTrainer(TorchTrainer):
         _be_quiet()
         made = L.Trainer(
             **options,
+            # A stage does not know its trials: the study's loggers write, and code that uses the
+            # module's logger runs as it is.
+            logger=L.loggers.logger.DummyLogger() if getattr(self, LOGGERS) else False,
             **_device_options(self.device),
             callbacks=[_pause_class()(), *callbacks],
             plugins=[
@@ -382,12 +451,10 @@ class LightningTrainer(TorchTrainer):
     def _set_option(self, name: str, before: Value) -> bool:
         """Set a changed value in optimizers where the old one was; return whether it was there."""
         groups = [group for each in self.optimizers for group in each.param_groups if name in group]
-        if self.schedulers and any(f"initial_{name}" in group for group in groups):
-            raise ConfigurationError(
-                f"the value of {name!r} changes, and a scheduler of configure_optimizers sets it, "
-                "too: remove the scheduler, and write its course as the sequence of "
-                f"{name!r}, such as MultiStep or Cosine"
-            )
+        if self.schedulers and _is_scheduled(name, self.optimizers):
+            fit = self._dasktune_trainer
+            by_epoch = [c.scheduler for c in fit.lr_scheduler_configs if c.interval == "epoch"]
+            raise ConfigurationError(_two_courses(name, before, by_epoch, fit.max_epochs))
         matching = [group for group in groups if group[name] == before]
         for group in matching:
             group[name] = self._dasktune_values[name]
@@ -408,6 +475,90 @@ class LightningTrainer(TorchTrainer):
         if taken := changed.keys() & arguments.keys():
             self._dasktune_data.loaders = _as_data_module(maker(**arguments)).loaders
         return set(taken)
+
+
+def _is_scheduled(name: str, optimizers: Iterable[Any]) -> bool:
+    """Return whether a scheduler sets an option of optimizers."""
+    return any(f"initial_{name}" in group for each in optimizers for group in each.param_groups)
+
+
+def _two_courses(name: str, value: Value, schedulers: list[Any], length: int) -> str:
+    """Return why a hyper-parameter cannot change, and what to write.
+
+    Parameters
+    ----------
+    name, value
+        The hyper-parameter, and its value at the first step.
+    schedulers
+        Those that count epochs.
+    length
+        The number of epochs; -1 if it is not known.
+    """
+    written = [text for each in schedulers if (text := _as_sequence(each, value, length))]
+    course = f"{name}={written[0]}" if written else f"a sequence of {name!r}"
+    return (
+        f"the value of {name!r} changes, and a scheduler of configure_optimizers sets it, too: "
+        f"keep it constant, as in {name}=[{value!r}], or remove the scheduler, whose course is "
+        f"{course}"
+    )
+
+
+def _as_sequence(scheduler: Any, value: Value, length: int) -> str:
+    """Return the sequence that is the course of a scheduler; empty if there is none for it."""
+    match type(scheduler).__name__:
+        case "StepLR":
+            size, steps = scheduler.step_size, length if length and length > 0 else 0
+            milestones = ", ".join(map(str, range(size, steps, size))) or f"{size}, {2 * size}, ..."
+            return f"MultiStep({value!r}, [{milestones}], gamma={scheduler.gamma!r})"
+        case "MultiStepLR":
+            counted = sorted(scheduler.milestones.elements())
+            return f"MultiStep({value!r}, {counted}, gamma={scheduler.gamma!r})"
+        case "ExponentialLR":
+            return f"Exponential({value!r}, gamma={scheduler.gamma!r})"
+        case "CosineAnnealingLR":
+            return f"Cosine({value!r}, {scheduler.T_max}, final={scheduler.eta_min!r})"
+        case _:
+            return ""
+
+
+def _optimizer() -> Any:
+    """Return the module of Lightning that reads what ``configure_optimizers`` returns."""
+    return framework("lightning.pytorch.core.optimizer", extra="lightning")
+
+
+def _says_nothing(name: str, option: Any) -> bool:
+    """Return whether an option leaves to dasktune what is dasktune's part."""
+    return isinstance(option, (str, int, type(None))) and option in _SAYS_NOTHING.get(name, ())
+
+
+def _study_loggers(given: Any) -> tuple[Logger, ...]:
+    """Return the loggers of the study that write what loggers of Lightning would.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none for a logger.
+    """
+    loggers = _lightning().loggers
+    given = given() if isinstance(given, FunctionType) else given
+    if given is None or given is False:
+        return ()
+    if given is True:  # Lightning's own folder for it
+        return (CSVFiles("lightning_logs"),)
+    made = []
+    for each in given if isinstance(given, (list, tuple)) else (given,):
+        kind = next(
+            (our for name, our in _LOGGERS.items() if isinstance(each, getattr(loggers, name))),
+            None,
+        )
+        if kind is None:
+            raise ConfigurationError(
+                f"logger must be a {' or a '.join(_LOGGERS)}, got {type(each).__name__}: a stage "
+                "does not know its trials; give create_study(loggers=[...]) one of dasktune's "
+                "loggers, for MLflow, W&B or your own"
+            )
+        made.append(kind(Path(each.root_dir)))
+    return tuple(made)
 
 
 def _held(module: Any, data: Any, callbacks: list[Any]) -> HeldAttributes:

@@ -23,7 +23,7 @@ from dasktune.storage.layout import slug
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import Keep, Retention, bytes_of, retention_problems
 from dasktune.study.folder import from_folder, moved_problems
-from dasktune.trainer.base import divides, division_problem, problems_of
+from dasktune.trainer.base import LOGGERS, divides, division_problem, problems_of
 from dasktune.trainer.environment import environment
 from dasktune.trainer.fingerprint.fingerprint import RULE, Fingerprint, fingerprint
 from dasktune.trainer.metrics import metric_names
@@ -81,7 +81,8 @@ class StudyConfig:
             object.__setattr__(self, "direction", _as_list(self.direction))
         object.__setattr__(self, "depends_on", tuple(self.depends_on))
         if isinstance(self.loggers, Iterable):
-            object.__setattr__(self, "loggers", tuple(self.loggers))
+            brought = getattr(self.trainer, LOGGERS, ())
+            object.__setattr__(self, "loggers", (*self.loggers, *brought))
         refuse(
             [
                 *self._training_problems(),

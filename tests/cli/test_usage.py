@@ -186,13 +186,13 @@ def test_preview_refuses_changes_that_the_trainer_cannot_make() -> None:
             "(dt.Trainer):\n"
             "    @classmethod\n"
             "    def change_problems(cls, sequences, changing, config):\n"
-            "        return [f'{name} changes, with {sorted(config)}' for name in sorted(changing)]\n\n",
+            "        return [f'{name} changes: {sorted(config)}' for name in sorted(changing)]\n\n",
         )
     )
     for workers in ("2", "fast=2"):
         done = command("preview", write(text), "--workers", workers)
         assert done.exit_code == 2, done.output
-        assert done.stderr.count("lr changes, with [") == 1
+        assert done.stderr.count("lr changes: [") == 1
 
 
 @pytest.mark.slow

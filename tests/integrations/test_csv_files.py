@@ -11,6 +11,7 @@ import pytest
 from dasktune.errors import ConfigurationError
 from dasktune.integrations.csv_files import CSVFiles
 from tests.integrations.logged import CURVES, make, run
+from tests.pages import python_blocks
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the port of a cluster beside it is taken
 
@@ -29,21 +30,23 @@ def curves(folder: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
     return read
 
 
-def test_trials_have_each_shared_step_once(tmp_path: Path) -> None:
+def test_trials_have_each_shared_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {
         trial: {name: points for name, points in metrics.items() if name[:6] != "final/"}
         for trial, metrics in CURVES.items()
     }
-    logs, exported = CSVFiles(tmp_path / "logs"), tmp_path / "exported"
+    logs, exported = CSVFiles(tmp_path / "during"), tmp_path / "logs"
     run(make(tmp_path, loggers=[logs]))
-    assert curves(tmp_path / "logs") == expected
-    about = json.loads((tmp_path / "logs" / "net" / "trial-0001" / "trial.json").read_text())
+    assert curves(tmp_path / "during") == expected
+    about = json.loads((tmp_path / "during" / "net" / "trial-0001" / "trial.json").read_text())
     assert (about["state"], about["shared_until"], about["values"]) == (
         *("COMPLETE", "4"),
         {"loss": 6.0},
     )
     study = make(tmp_path)
-    CSVFiles(exported).export(study)
+    _, _, export, *_ = python_blocks("loggers.md")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(export, "loggers.md", "exec"), {"study": lambda: study})
     path = exported / "net" / "trial-0000" / "metrics.csv"
     whole = path.read_bytes()
     for lost in (1, 4, len(whole) - 3, len(whole)):

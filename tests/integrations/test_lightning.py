@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,7 +23,12 @@ torch = pytest.importorskip("torch")
 L = pytest.importorskip("lightning.pytorch")
 
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
-from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, StepLR  # noqa: E402
+from torch.optim.lr_scheduler import (  # noqa: E402
+    CosineAnnealingLR,
+    ExponentialLR,
+    MultiStepLR,
+    StepLR,
+)
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 pytestmark = [
@@ -180,23 +186,69 @@ def test_notes_on_jobs_and_torch_are_left_out() -> None:
     assert not [text for text in shown if "srun" in text or "LeafSpec" in text]
 
 
-def test_the_best_epoch_of_a_trial_loads_into_a_module(tmp_path: Path) -> None:
+def test_the_best_epoch_loads_and_each_trial_has_a_log(tmp_path: Path) -> None:
+    class Logging(Net):
+        def on_train_epoch_end(self) -> None:
+            self.logger.experiment.add_text("note", "an epoch")
+
+    kind = trainer(Logging, Data, logger=CSVLogger(str(tmp_path / "logs"), name="digits"))
     place = {"name": "net", "storage": tmp_path / "store"}
-    study = dt.create_study(trainer(Net, Data), metric="val_loss", direction="minimize", **place)
+    study = dt.create_study(kind, metric="val_loss", direction="minimize", **place)
+    rates = [0.05, MultiStep(0.05, [2], gamma=0.1)]
     with single_thread(study.trainer) as client:
-        tuner = dt.algos.Grid(dt.Space(lr=[0.05, 0.1]), max_steps=3)
+        tuner = dt.algos.Grid(dt.Space(lr=rates), max_steps=3)
         study.optimize(tuner, client=client, check=False, progress=False)
-    trial = study.best_trial
-    lone = run_alone(study.trainer, trial.sequences, 3, states_at=[1, 2, 3])
-    step = min(trial.metrics, key=lambda step: trial.metrics[step]["val_loss"])
-    net = Net(lr=0.1)
-    path = study.export(trial.number, tmp_path / "best.pt", step=step, only="module")
-    net.load_state_dict(torch.load(path))
-    last = study.best_model().module
-    for module, at in ((net, step), (last, 3)):
+    number, step = study.chosen_state(None, "best")
+    lone = run_alone(kind, study.trials[number].sequences, 3, states_at=[1, 2, 3])
+    path = study.export(path=tmp_path / "best.ckpt", step="best")
+    weights = study.export(number, tmp_path / "best.pt", step="best", only="module")
+    net, last = Logging(lr=0.1), study.best_model().module
+    net.load_state_dict(torch.load(weights))
+    loaded = Logging.load_from_checkpoint(path)
+    assert loaded.hparams.width == 8
+    for module, at in ((net, step), (loaded, step), (study.best_model(step="best").module, step)):
         expected = lone.states[at]["objects"]["module"]["tensors"]
         assert all(torch.equal(expected[name], part) for name, part in module.state_dict().items())
+    last_state = study.trial_state(study.best_trial.number)["objects"]["module"]["tensors"]
+    assert all(torch.equal(last_state[name], part) for name, part in last.state_dict().items())
     study.close()
+    logs = sorted((tmp_path / "logs" / "digits" / "net").glob("*/metrics.csv"))
+    steps = [[line.split(",")[0] for line in log.read_text().splitlines()] for log in logs]
+    assert steps == [["step", "1", "2", "3"], ["step", "3"]]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "sequence"),
+    [
+        (partial(StepLR, step_size=2, gamma=0.3), "MultiStep(0.05, [2, 4], gamma=0.3)"),
+        (partial(MultiStepLR, milestones=[3], gamma=0.3), "MultiStep(0.05, [3], gamma=0.3)"),
+        (partial(ExponentialLR, gamma=0.9), "Exponential(0.05, gamma=0.9)"),
+        (partial(CosineAnnealingLR, T_max=5, eta_min=0.01), "Cosine(0.05, 5, final=0.01)"),
+    ],
+)
+def test_a_sequence_beside_a_scheduler_is_refused(
+    scheduler: Any, sequence: str, tmp_path: Path
+) -> None:
+    class WithScheduler(Net):
+        def configure_optimizers(self) -> Any:
+            optimizer = super().configure_optimizers()
+            return {"optimizer": optimizer, "lr_scheduler": scheduler(optimizer)}
+
+    kind = trainer(WithScheduler, Data, max_epochs=6)
+    space = dt.Space(lr=[0.05, Exponential(0.05, gamma=0.5)], width=[4, 8])
+    random = torch.get_rng_state()
+    message = f"or remove the scheduler, whose course is lr={sequence}"
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        dt.preview(space, max_steps=6, trainer=kind)
+    study = dt.create_study(
+        kind, name="net", storage=tmp_path, metric="val_loss", direction="minimize"
+    )
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        study.optimize(dt.algos.Grid(space, max_steps=6))
+    assert study.trials == []
+    study.close()
+    assert torch.equal(random, torch.get_rng_state())
+    assert dt.preview(dt.Space(lr=[0.05, 0.1]), max_steps=6, trainer=kind).trials == 2
 
 
 def test_no_trial_goes_beyond_max_epochs() -> None:
@@ -226,6 +278,8 @@ def test_hyper_parameters_without_effect_are_refused(module: Any, hp: Any, messa
         ((Net, Data()), {}, "data must be a class or a function, which each trial calls"),
         ((Net,), {"max_steps": 3}, "max_steps must not be given: how far a trial is trained"),
         ((Net,), {"epochs": 3}, "lightning.Trainer has no option 'epochs'; it has "),
+        ((Net,), {"devices": 2}, "devices must not be given: the device of a worker"),
+        ((Net,), {"logger": Counting}, "logger must be a CSVLogger or a TensorBoardLogger, got"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: Any, options: Any, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 import shutil
@@ -9,6 +10,7 @@ import sys
 from collections import Counter
 from difflib import ndiff
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,7 @@ STEPS = {
     "keras": (12, 8),
     "lightgbm": (120, 80),
     "lightning": (12, 8),
+    "lightning_tutorial": (24, 24),
     "optuna": (7, 7),
     "sklearn": (12, 8),
     "torch": (12, 8),
@@ -36,7 +39,11 @@ STEPS = {
 SCRIPTS = ("lightgbm_tutorial", "xgboost_tutorial")
 """Ports that are scripts with and without dasktune, and print and save the same."""
 
-NEEDS = {"jax": ("jax", "optax"), "transformers": ("transformers", "accelerate")}
+NEEDS = {
+    "jax": ("jax", "optax"),
+    "lightning_tutorial": ("lightning",),
+    "transformers": ("transformers", "accelerate"),
+}
 
 
 def changed(name: str) -> tuple[int, int]:
@@ -64,6 +71,13 @@ def test_the_page_has_the_lines_of_each_port() -> None:
     }
 
 
+def run_main(path: Path, names: dict[str, Any]) -> None:
+    """Run what a study file does as a script, as far as it has a guard, for its study here."""
+    guarded = [part for part in ast.parse(path.read_text()).body if isinstance(part, ast.If)]
+    for part in guarded:
+        exec(compile(ast.Module(part.body, []), str(path), "exec"), names)
+
+
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.framework(*NEEDS.get(name, (name,)))) for name in STEPS],
@@ -76,6 +90,7 @@ def test_a_port_runs_before_and_after(
     runpy.run_path(str(PORTS / f"{name}_before.py"), run_name="__main__")
     module = imported(PORTS / f"{name}_after.py", monkeypatch)
     assert_merges(module.study, module.tuner, STEPS[name])
+    run_main(PORTS / f"{name}_after.py", vars(module))
 
 
 @pytest.mark.parametrize(
