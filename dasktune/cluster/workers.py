@@ -187,10 +187,13 @@ class Workers:
             for address, greeting in self._ask(greet, self._plan.run, workers=[*versions]).items()
             if greeting["problem"] != NO_PLUGIN
         }  # who comes at this moment is met later
+        of_workers: dict[str, list[str]] = {}
+        for address, greeting in greetings.items():
+            if problem := self._problem_of(address, greeting):
+                of_workers.setdefault(problem, []).append(address)
         problems = [
-            f"worker {address}: {problem}"
-            for address, greeting in greetings.items()
-            if (problem := self._problem_of(address, greeting))
+            f"worker{'s' if len(those) > 1 else ''} {', '.join(those)}: {problem}"
+            for problem, those in of_workers.items()
         ]
         self.has_met_all = is_whole and greetings.keys() == versions.keys()
         offers = [_offer_of(greeting) for greeting in greetings.values()]

@@ -227,7 +227,7 @@ class Gangs:
             for worker in workers
             if self._slots[worker].kind == kind
             and self._matching.may_run(worker, node.needs)
-            and worker not in self._on_known_gpus()
+            and worker not in self._on_taken_gpus()
             and not (waits_for_others and worker in doubts)
         )
 
@@ -330,10 +330,10 @@ class Gangs:
 
     def may_join(self, worker: str, wanted: Wanted) -> bool:
         """Whether a worker may be one of a gang for a stage with these needs of its trials."""
-        is_double = self._packing.is_extra(worker) or worker in self._on_known_gpus()
+        is_double = self._packing.is_extra(worker) or worker in self._on_taken_gpus()
         return not is_double and self._matching.may_run(worker, wanted)
 
-    def _on_known_gpus(self) -> frozenset[str]:
+    def _on_taken_gpus(self) -> frozenset[str]:
         """Return the usable workers on whose GPU another worker of their class joined earlier.
 
         Of the workers that share a device, only the worker that stands for it counts.

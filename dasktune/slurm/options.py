@@ -267,13 +267,18 @@ class SlurmOptions:
             known = sorted(psutil.net_if_addrs())
             if self.interface not in known:
                 yield unknown("interface", self.interface, known)
-        if missing := [name for name in ("sbatch", "squeue", "scancel") if not shutil.which(name)]:
-            yield (
-                f"{', '.join(missing)} must be in PATH, and cannot be found: run this where jobs "
-                "are submitted"
-            )
-        if not importlib.util.find_spec("dask_jobqueue"):
-            yield "dask-jobqueue must be installed: pip install 'dasktune[slurm]'"
+        yield from lacking()
+
+
+def lacking() -> Iterator[str]:
+    """Yield what this host lacks to submit any job."""
+    if missing := [name for name in ("sbatch", "squeue", "scancel") if not shutil.which(name)]:
+        yield (
+            f"{', '.join(missing)} must be in PATH, and cannot be found: run this where jobs "
+            "are submitted"
+        )
+    if not importlib.util.find_spec("dask_jobqueue"):
+        yield "dask-jobqueue must be installed: pip install 'dasktune[slurm]'"
 
 
 def seconds_of(time: object) -> int | None:

@@ -26,6 +26,7 @@ from dasktune.slurm.options import (
     LONGEST_MARGIN,
     TABLE,
     SlurmOptions,
+    lacking,
     seconds_of,
     slurm_table,
 )
@@ -118,8 +119,9 @@ class DriverOptions:
                 prologue=self.prologue or (),
             )
         except ConfigurationError as error:
-            renamed = (each.replace("cpus_per_worker", "cpus") for each in error.problems)
-            refuse(f"driver: {problem}" for problem in renamed)
+            # What this host lacks is said with the options of the workers.
+            own = [each for each in error.problems if each not in [*lacking()]]
+            refuse(f"driver: {each.replace('cpus_per_worker', 'cpus')}" for each in own)
 
     def margin_seconds(self, walltime: str) -> int | None:
         """Return the seconds from the start of saving to the walltime, if that is limited."""

@@ -47,6 +47,10 @@ def entries() -> set[str]:
         ("x = 1\ndef study(:\n", ":2: SyntaxError: invalid syntax: def study(:"),
         ("\nx = missing + 1\n", ":2: x = missing + 1: NameError: name 'missing' is not defined"),
         (
+            "import lightnin\n",
+            ":1: import lightnin: ModuleNotFoundError: No module named 'lightnin'",
+        ),
+        (
             "from counting import study\n",
             "file.py must define study and tuner, or functions of those names; tuner cannot be "
             "found among study",

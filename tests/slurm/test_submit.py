@@ -65,6 +65,15 @@ def test_it_begins_to_save_in_time(walltime: str, margin: str | None, seconds: i
     assert signals == ([] if seconds is None else [f"--signal=B:USR1@{seconds}"])
 
 
+def test_driver_options_leave_missing_commands_to_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigurationError, match=r"^sbatch, squeue, scancel must be in PATH"):
+        SlurmOptions()
+    assert DriverOptions().cpus == 1
+
+
 def test_account_and_prologue_default_to_those_of_the_workers() -> None:
     workers = SlurmOptions(account="vision", prologue=("module load cuda",))
     theirs, own = DriverOptions(), DriverOptions(account="ops", prologue=())
