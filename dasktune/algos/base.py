@@ -32,6 +32,7 @@ from typing import ClassVar, Final
 from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.algos.forest.priority import Priority, PriorityQuestion
 from dasktune.algos.forest.ranks import ModelWeight
+from dasktune.algos.unreached import unreached_changes
 from dasktune.errors import ConfigurationError, InternalError, call_problems, refuse
 from dasktune.lazy import method_of
 from dasktune.sequences import Sequence
@@ -280,6 +281,14 @@ class Tuner(ABC):
     def configurations(self) -> tuple[Configuration, ...] | None:
         """The configurations that will be tried; None if they are unknown before the start."""
         return None
+
+    @property
+    def advice(self) -> list[str]:
+        """Sentences on what its arguments do that its user may not have meant.
+
+        The first run and `dasktune preview` show them.
+        """
+        return list(unreached_changes(self.configurations or (), self.max_steps))
 
     def take_proposals(self) -> list[Proposal]:
         """Return the proposals of a sampler in the last call, for the event log."""

@@ -127,6 +127,11 @@ class BracketTuner(SampledTuner):
         """Return the brackets before the first trial."""
         return self.options.layout(self.trials)
 
+    @property
+    def advice(self) -> list[str]:
+        """A sentence more if half of the trials or more are trained to the end."""
+        return [*super().advice, *self.options.advice(type(self).__name__, self.trials)]
+
     def place(self, trial: int) -> int:
         """Return the bracket of the next trial: the one that lags most behind its share."""
         # In whole numbers: how many of the first trial + 1 it should have, times the trials.

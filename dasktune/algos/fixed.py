@@ -128,6 +128,11 @@ class SingleTrial(FixedTrials):
         configuration = Configuration(params=params, sequences=sequences)
         super().__init__([configuration], whole("steps", max_steps, at_least=1))
 
+    @property
+    def advice(self) -> list[str]:
+        """Nothing: who evaluates a configuration at an early step means that step."""
+        return []
+
     def identity(self) -> dict[str, object]:
         """Return the configuration and the step that it is trained to."""
         sequences = self.configurations[0].sequences

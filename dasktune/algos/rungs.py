@@ -6,8 +6,8 @@ powers, such as 243 at eta 3 and 1000 at eta 10.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 from typing import Final
@@ -242,6 +242,37 @@ class Halving(Options):
             if self.min_steps is not None:
                 raise ConfigurationError(self._too_few(trials, steps))
             steps = steps[1:]
+
+    def advice(self, name: str, trials: int) -> Iterator[str]:
+        """Yield a sentence if half of a tuner's trials or more will probably reach `max_steps`.
+
+        Examples
+        --------
+        >>> halving = Halving(max_steps=10, min_steps=None, eta=4, brackets=(0, 1, 2))
+        >>> [sentence.split(",")[0] for sentence in halving.advice("ASHA", 20)]
+        ['ASHA trains about 10 of 20 trials to step 10']
+        """
+        if self.max_steps is None:
+            return
+        full = self._in_full(trials)
+        least = replace(self, brackets=(0,))._in_full(trials)
+        if 2 * full < trials:
+            return
+        if least < full:
+            yield (
+                f"{name} trains about {full:,} of {trials:,} trials to step {self.max_steps:,}, "
+                "since some brackets stop few or none; brackets='aggressive' trains about "
+                f"{least:,}"
+            )
+        elif full == trials > 1:
+            yield (
+                f"{name} trains all {trials:,} trials to step {self.max_steps:,}: it stops some "
+                f"only if there are more trials or steps, or with a smaller eta than {self.eta}"
+            )
+
+    def _in_full(self, trials: int) -> int:
+        """Return how many trials are promoted to the top rung if all reports come in at once."""
+        return sum(each.width // each.needs(self.eta) for each in self.layout(trials))
 
     def more(self, brackets: Sequence[Bracket], trials: int) -> tuple[Bracket, ...]:
         """Return the brackets with `trials` more, which are split like the first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 FIELDS = (
     *("trials", "steps_requested", "steps_unique", "merge_rate", "critical_path"),
-    *("checkpoints", "workers", "bound_steps"),
+    *("checkpoints", "workers", "bound_steps", "notes"),
 )
 
 
@@ -64,7 +65,11 @@ def costs_of_files(
         in_full = in_full and tuner.trains_in_full
         trials = tuple((each.sequences, tuner.max_steps) for each in known)
         seeds = tuple(seed + each.seed for each in known)
-        studies.append(StudyTrials(trials=trials, seeds=seeds, fingerprint=fingerprint))
+        studies.append(
+            StudyTrials(
+                trials=trials, seeds=seeds, fingerprint=fingerprint, notes=tuple(tuner.advice)
+            )
+        )
     return costs_of(studies, workers=workers), in_full
 
 
@@ -133,6 +138,7 @@ def _on_classes(file: Path, settings: Sequence[str], offers: Sequence[Offer]) ->
         needs=needs,
         offers=offers,
     )
+    cost = replace(cost, notes=tuple(tuner.advice))
     return Costs(studies=(cost,), steps_unique=cost.steps_unique), tuner.trains_in_full
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
 from dasktune.errors import ConfigurationError
@@ -41,6 +41,8 @@ class Cost:
         forced serially before depth t delay all that is deeper.
     state_nbytes
         Bytes of one state, if that is known; None if not.
+    notes
+        Sentences on what its user may not have meant.
     """
 
     trials: int
@@ -51,6 +53,7 @@ class Cost:
     workers: int
     bound_steps: float
     state_nbytes: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int | None:
@@ -75,6 +78,7 @@ class Cost:
             f"longest trial {self.critical_path:,} steps",
             f"{self.checkpoints:,} checkpoints"
             + ("" if self.nbytes is None else f", {self.nbytes / 1e6:,.3g} MB"),
+            *(f"note: {note}" for note in self.notes),
         ]
         return "\n".join(lines)
 
@@ -159,12 +163,15 @@ class StudyTrials:
     seeds
         The training seed of each trial; all alike if empty.
     fingerprint
-        Studies share states only if bound_nodes are equal.
+        Studies share states only if fingerprints are equal.
+    notes
+        See `Cost`.
     """
 
     trials: tuple[tuple[Sequences, Step], ...]
     seeds: tuple[int, ...] = ()
     fingerprint: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +226,11 @@ def costs_of(
     """
     studies = tuple(studies)
     each = (
-        cost_of(study.trials, workers=workers, saves=saves, seeds=study.seeds) for study in studies
+        replace(
+            cost_of(study.trials, workers=workers, saves=saves, seeds=study.seeds),
+            notes=study.notes,
+        )
+        for study in studies
     )
     _, unique = steps_together(
         ((study.fingerprint, seed), sequences, steps)

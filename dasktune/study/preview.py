@@ -118,7 +118,8 @@ def preview(
     if isinstance(space, Mapping) or not isinstance(space, Iterable | Space):
         raise ConfigurationError(space_problem(space, "a Space, or several"))
     if isinstance(space, Space):
-        trials = _trials(space, max_steps, filter)
+        tuner = Grid(space, max_steps=max_steps, filter=filter)
+        trials = _trials(tuner)
         sequences = [each for each, _ in trials]
         own, pool = needs_of_configurations(sequences, space, needs), list(_pool(workers, offers))
         cost = cost_of(
@@ -128,6 +129,7 @@ def preview(
             needs=own if pool else (),
             offers=pool,
         )
+        cost = replace(cost, notes=tuple(tuner.advice))
         if pool:
             refuse_unmet(own, pool)
         if trainer is None:
@@ -141,7 +143,8 @@ def preview(
         )
     if needs is not None or offers is not None or isinstance(workers, Mapping):
         raise ConfigurationError("needs, offers and classes of workers are for one space only")
-    studies = (StudyTrials(trials=_trials(each, max_steps, filter)) for each in space)
+    tuners = [Grid(each, max_steps=max_steps, filter=filter) for each in space]
+    studies = (StudyTrials(trials=_trials(each), notes=tuple(each.advice)) for each in tuners)
     return costs_of(studies, workers=workers, saves=saves)
 
 
@@ -210,11 +213,8 @@ def refuse_unmet(needs: Iterable[Needs], pool: Sequence[Offer]) -> None:
         raise ClusterError(unmet_needs_text(unmet, pool))
 
 
-def _trials(
-    space: Space, max_steps: Step, filter: Filter | None
-) -> tuple[tuple[Sequences, Step], ...]:
-    tuner = Grid(space, max_steps=max_steps, filter=filter)
-    return tuple((each.sequences, max_steps) for each in tuner.configurations)
+def _trials(tuner: Grid) -> tuple[tuple[Sequences, Step], ...]:
+    return tuple((each.sequences, tuner.max_steps) for each in tuner.configurations)
 
 
 def _state_nbytes(trainer: type, config: Mapping[str, object], sequences: Sequences) -> int:

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dasktune.algos.asha import ASHA
 from dasktune.algos.rungs import Bracket, Halving, allocate, reachable, rungs, weight
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
+from dasktune.space import Float, Space
 
 STEPS = st.integers(1, 10**7)
 ETAS = st.integers(2, 10)
@@ -240,3 +242,22 @@ def test_rungs_refuse_all_that_is_wrong_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         rungs(0, min_steps=0, eta=1, most=0)
     assert len(caught.value.problems) == 4
+
+
+@pytest.mark.parametrize(
+    ("trials", "steps", "brackets", "part"),
+    [
+        (20, 10, "standard", "about 10 of 20 trials to step 10, since some brackets"),
+        (3, 10, "standard", "ASHA trains all 3 trials to step 10: it stops some only"),
+        (3, 10, "aggressive", "ASHA trains all 3 trials to step 10: it stops some only"),
+        (20, 10, "aggressive", None),
+        (1000, 256, "standard", None),
+        (1, 10, "standard", None),
+    ],
+)
+def test_advice_of_asha_is_for_layouts_that_stop_few(
+    trials: int, steps: int, brackets: str, part: str | None
+) -> None:
+    tuner = ASHA(Space(lr=Float(0.1, 1.0)), trials=trials, max_steps=steps, brackets=brackets)
+    advice = tuner.advice
+    assert advice == [] if part is None else part in advice[0]
