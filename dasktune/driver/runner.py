@@ -209,13 +209,17 @@ class DaskRunner:
         self._deserted_at: float | None = None
         self._has_met = False
 
-    def run(self, begin: Callable[[float, int], Outcome]) -> None:
+    def run(
+        self, begin: Callable[[float, int], Outcome], *, wait: Callable[[], None] | None = None
+    ) -> None:
         """Run until the tuner has ended and nothing is under way.
 
         Parameters
         ----------
         begin
             Starts or resumes the tuner: (now, number of workers) -> outcome.
+        wait
+            Called before that, when the workers are ready; what it raises ends the run.
 
         Raises
         ------
@@ -232,6 +236,8 @@ class DaskRunner:
         try:
             self._evictor.open()
             joined = self._open()
+            if wait is not None:
+                wait()
             if self._study is not None:
                 leasing = Leasing(self._store, self._study, self._inbox.put, waits=self._waits)
                 self._sharing = SharedStages(self._engine.view, leasing, self._recorder)

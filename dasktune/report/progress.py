@@ -199,16 +199,47 @@ class ProgressDisplay:
         return Text("none yet", "dim")
 
 
-@contextmanager
-def display(study: Any, engine: Engine) -> Iterator[Callable[[RunSnapshot], None]]:
-    """Show a run inside the context; yield a function that receives each snapshot.
+class RunDisplay:
+    """Shows the runs of a study, and what each waits for before its trials begin.
 
     Parameters
     ----------
     study
         A study with name, metric and direction.
-    engine
-        The running engine.
+    live
+        The display of rich, or the output of a cell.
+    """
+
+    def __init__(self, study: Any, live: Screen) -> None:
+        self._study, self._live = study, live
+        self._progress: ProgressDisplay | None = None
+
+    def say(self, text: str) -> None:
+        """Draw a line that says what the run waits for."""
+        self._live.update(Text.assemble((self._study.name, "bold"), "  ", text), refresh=True)
+
+    def follow(self, engine: Engine) -> ProgressDisplay:
+        """Show the run of an engine; return what receives its snapshots."""
+        study = self._study
+        self._progress = ProgressDisplay(
+            study.name, study.metric, study.direction, engine=engine, live=self._live
+        )
+        return self._progress
+
+    def finish(self) -> None:
+        """Draw the last snapshot, which stays on the screen."""
+        if self._progress is not None:
+            self._progress.finish()
+
+
+@contextmanager
+def display(study: Any) -> Iterator[RunDisplay]:
+    """Show runs inside the context, on a terminal or in a notebook's cell.
+
+    Parameters
+    ----------
+    study
+        A study with name, metric and direction.
     """
     with ExitStack() as stack:
         live: Screen = (
@@ -216,13 +247,11 @@ def display(study: Any, engine: Engine) -> Iterator[Callable[[RunSnapshot], None
             if in_notebook()
             else stack.enter_context(Live(console=Console(stderr=True), auto_refresh=False))
         )
-        progress = ProgressDisplay(
-            study.name, study.metric, study.direction, engine=engine, live=live
-        )
+        shown = RunDisplay(study, live)
         try:
-            yield progress
+            yield shown
         finally:
-            progress.finish()
+            shown.finish()
 
 
 def remaining(plan: SearchPlan, trials: Iterable[TrialRecord]) -> Remaining:

@@ -1,9 +1,9 @@
 """The check of a trainer before its trials are merged for the first time.
 
-A trainer without a verdict is checked while the cluster starts, in processes of its own. A
-failure stops the run before anything is trained, and so does a trainer that refuses its
-hyper-parameters: the trial would fail. What the check does not reach in its time is left
-to the audits of the run.
+A trainer without a verdict is checked while the cluster starts and the workers import its code,
+in processes of its own. A failure stops the run before anything is trained, and so does a trainer
+that refuses its hyper-parameters: the trial would fail. What the check does not reach in its time
+is left to the audits of the run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dasktune.driver.audit_notes import AUDIT_FAILED, AuditFailure
 from dasktune.engine.limits import Limits
 from dasktune.engine.timeouts import (
     FIRST_CHECK_LAST_SECONDS,
+    FIRST_CHECK_LOOK_SECONDS,
     FIRST_CHECK_SECONDS,
     FIRST_CHECK_STEP_SECONDS,
 )
@@ -143,12 +144,26 @@ class FirstCheck:
         self._is_closed = True
         self._thread.join()
 
-    def result(self) -> Outcome:
-        """Wait for the end of the check, and return its outcome."""
-        self._thread.join()
+    def result(self, show: Callable[[str], None] = lambda _: None) -> Outcome:
+        """Wait for the end of the check, and return its outcome.
+
+        Parameters
+        ----------
+        show
+            Called with the progress of the check, now and then.
+        """
+        while self._thread.is_alive():
+            show(self._progress)
+            self._thread.join(FIRST_CHECK_LOOK_SECONDS)
         if isinstance(self._outcome, BaseException):
             raise self._outcome
         return self._outcome
+
+    @property
+    def _progress(self) -> str:
+        """The step that it trains, of all that it will train."""
+        planned = 0 if self._processes is None else self._processes.planned
+        return f"step {min(self.steps + 1, planned):,} of {planned:,}" if planned else "starting"
 
     def _work(self) -> None:
         try:
@@ -169,15 +184,16 @@ class FirstCheck:
             is_cancelled=lambda: self.is_cancelled,
         )
         try:
-            report = check_resume(
-                self._config.known_trainer,
-                {name: until(each, trial.max_steps) for name, each in trial.sequences.items()},
-                config=self._config.config,
-                seed=self._seed,
-                device=self._device,
-                limit=CheckLimit(seconds=FIRST_CHECK_LAST_SECONDS, free=free),
-                run=self._processes.run,
-            )
+            with self._processes as processes:
+                report = check_resume(
+                    self._config.known_trainer,
+                    {name: until(each, trial.max_steps) for name, each in trial.sequences.items()},
+                    config=self._config.config,
+                    seed=self._seed,
+                    device=self._device,
+                    limit=CheckLimit(seconds=FIRST_CHECK_LAST_SECONDS, free=free),
+                    run=processes.run,
+                )
         except ConfigurationError as error:
             return Refused(reason=str(error))
         except (DasktuneError, CheckEndedError) as error:
@@ -283,7 +299,9 @@ class TrainerChecks:
             self._running = None
             check.close()
 
-    def finish(self, allow_failed_check: bool, *, is_audited: bool) -> None:
+    def finish(
+        self, allow_failed_check: bool, *, is_audited: bool, show: Callable[[str], None]
+    ) -> None:
         """Wait for the check that runs, if any, and record its verdict.
 
         Parameters
@@ -292,6 +310,8 @@ class TrainerChecks:
             Whether the run goes on although the trainer has failed.
         is_audited
             Whether the run has audits; a warning says what is left to them.
+        show
+            Called with a line that says how far the check is, now and then.
 
         Raises
         ------
@@ -303,7 +323,8 @@ class TrainerChecks:
         check = self._running
         if check is None:
             return
-        outcome = check.result()
+        doing = f"checking that {self._name} resumes exactly"
+        outcome = check.result(lambda progress: show(f"{doing}: {progress}; then trials begin"))
         self._results.history.note_audited(check.steps)
         if check.is_cancelled:
             return

@@ -8,7 +8,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, assert_never
@@ -17,6 +17,7 @@ from uuid import uuid4
 from dasktune.algos.base import Tuner
 from dasktune.algos.fixed import SingleTrial
 from dasktune.algos.forest.ranks import lines_of
+from dasktune.algos.sampled import SampledTuner
 from dasktune.algos.stopping import beyond_bounds
 from dasktune.driver.audit_notes import AuditDifferenceError, AuditFailure, figures_of
 from dasktune.driver.history import TunerPlace
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from dasktune.driver.runner import DaskRunner
+    from dasktune.report.progress import RunDisplay
 
 logger = logging.getLogger(__name__)
 
@@ -178,8 +180,9 @@ class Optimizer:
             Print the savings by merging to standard error, at the end.
         check
             Whether to check that this trainer resumes exactly, unless that is known from an
-            earlier check. The check runs while the cluster starts, for 30 seconds or 1% of the
-            steps at most. A recorded failure counts in any case.
+            earlier check. The check runs while the workers start, for 30 seconds or 1% of the
+            steps at most; the live display says how far it is. A recorded failure counts in any
+            case.
         allow_failed_check
             Merge trials although a check or an audit found that this trainer does not resume
             exactly; there are no audits then.
@@ -227,9 +230,12 @@ class Optimizer:
             results.look_again(timeouts.waits.listing_seconds)
             place, self.limit = self._with_again(self._place_of(tuner)), None
             self.ending = place.ending
-            if not place.records:
+            is_new = not place.records
+            if is_new:
                 refuse(self._known_problems(tuner))
-            self._warn_of_queue(tuner, goes_on=bool(place.records))
+                for sentence in tuner.advice:
+                    logger.warning("study %s: %s", self._name, sentence)
+            self._warn_of_queue(tuner, goes_on=not is_new)
             self._warn_of_redefinition()
             if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self._name)
@@ -255,23 +261,30 @@ class Optimizer:
                 known = self._known_trials(place.tuner, limits) if is_checked else None
                 try:
                     with (
+                        self._displayed(progress) as display,
                         self._mirroring,
                         self._stoppable(meter),
                         interruptible(self.stop, lambda: self._interrupted_line(meter)),
                         self._checks.running(known, timeouts.step_seconds),
                         cluster_of(client, workers, gpus, trials_per_gpu) as connected,
                     ):
-                        self._checks.finish(allow_failed_check, is_audited=audit > 0)
+                        wait = partial(
+                            self._checks.finish,
+                            allow_failed_check,
+                            is_audited=audit > 0,
+                            show=_nothing if display is None else display.say,
+                        )
                         train = partial(
                             self._run,
                             client=connected,
-                            progress=progress,
+                            display=display,
                             announcer=announcer,
                             timeouts=timeouts,
                         )
                         share = 0.0 if is_alone else audit
+                        first = replace(first, place=place)
                         try:
-                            train(replace(first, place=place), is_alone=is_alone, share=share)
+                            train(first, is_alone=is_alone, share=share, wait=wait)
                         except AuditDifferenceError as difference:
                             meter.save()
                             self._warn_of_difference(difference)
@@ -285,6 +298,8 @@ class Optimizer:
             place = self._place_of(tuner)
             self.limit = None if place.has_ended else meter.reached()
             self.ending = place.ending
+        if is_new and place.has_ended and not meter.of_this_run.steps:
+            self._warn_of_seed(tuner)
         if last_line and (place.has_ended or self.limit is not None):
             by = "" if meter.stopped_by else "ended by its limits, "
             reason = self.ending if place.has_ended else f"{by}{self.limit}"
@@ -405,6 +420,15 @@ class Optimizer:
                 "study %s: this tuner goes on, and takes no queued trials; %d wait for a new one, "
                 "such as one with another seed",
                 *(self._name, queued),
+            )
+
+    def _warn_of_seed(self, tuner: Tuner) -> None:
+        """Log a warning if a new tuner has drawn what is trained already, by the same seed."""
+        if isinstance(tuner, SampledTuner):
+            logger.warning(
+                "study %s: no step was trained, since all states were stored: %s draws the same "
+                "configurations for the same seed, here %d; another seed draws others",
+                *(self._name, type(tuner).__name__, tuner.seed),
             )
 
     def _warn_of_redefinition(self) -> None:
@@ -565,6 +589,7 @@ class Optimizer:
         """
         tuner = SingleTrial(hp, steps)
         self._results.catch_up()
+        refuse(name_problems_of(self._config.known_trainer, hp))
         refuse(_name_problems(hp, self._results.records.values()))
         place = self._results.history.place_of(tuner).number
         earlier = {stage.attempt for stage in self._results.stages()}
@@ -658,15 +683,14 @@ class Optimizer:
         beginning: _Beginning,
         *,
         client: Client,
-        progress: bool | None,
+        display: RunDisplay | None,
         announcer: Announcer,
         timeouts: Timeouts,
         is_alone: bool,
         share: float,
+        wait: Callable[[], None] | None = None,
     ) -> None:
         """Run a tuner until it has ended; nothing is merged if `is_alone`."""
-        from dasktune.report.progress import display, in_notebook
-
         results, run, place = self._results, beginning.run, beginning.place
         results.is_current = False  # until all decisions have been written
         engine = self.engine(is_alone=is_alone)
@@ -694,15 +718,12 @@ class Optimizer:
             keeper=beginning.keeper,
             numerics=rule_of(results.row),
         )
-        shows = sys.stderr.isatty() or in_notebook() if progress is None else progress
-        with (
-            display(self._results, engine) if shows else nullcontext() as on_turn,
-            started.runner(
-                client,
-                on_turn=self._mirroring.following(on_turn),
-                on_safe=announcer.take,
-            ) as self.runner,
-        ):
+        on_turn = None if display is None else display.follow(engine)
+        with started.runner(
+            client,
+            on_turn=self._mirroring.following(on_turn),
+            on_safe=announcer.take,
+        ) as self.runner:
             if self._is_stopping:
                 self.runner.request_stop()
             retried = {*place.retry}
@@ -714,10 +735,22 @@ class Optimizer:
                 return outcome
 
             try:
-                self.runner.run(begin)
+                self.runner.run(begin, wait=wait)
             finally:
                 self.runner = None
         results.is_current = True
+
+    @contextmanager
+    def _displayed(self, progress: bool | None) -> Iterator[RunDisplay | None]:
+        """Give a live display of runs, or None."""
+        from dasktune.report.progress import display, in_notebook
+
+        if not (sys.stderr.isatty() or in_notebook() if progress is None else progress):
+            yield None
+            return
+        with display(self._results) as shown:
+            shown.say("starting workers")
+            yield shown
 
     def _audit_terms(self, share: float) -> AuditTerms | None:
         """Return the terms of a run's audits; None if trials train alone, or the share is 0."""
@@ -778,6 +811,10 @@ class Optimizer:
         self._mirroring.open()
         begin = partial(begin_tuner, engine, place, self._inputs(place.tuner))
         return Opened(engine=engine, recorder=recorder_of(self._results), begin=begin)
+
+
+def _nothing(_: str) -> None:
+    """Show a line to nobody."""
 
 
 def _origin(stages: list[StageRow], steps: Step) -> str:

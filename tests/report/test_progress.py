@@ -17,7 +17,13 @@ from dasktune.engine.engine import Engine
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import WorkerJoined
-from dasktune.report.progress import ProgressDisplay, best_record, display, remaining
+from dasktune.report.progress import (
+    ProgressDisplay,
+    RunDisplay,
+    best_record,
+    display,
+    remaining,
+)
 from dasktune.sequences import Constant, MultiStep
 from dasktune.space import Space
 from dasktune.types import Direction, Objective, TrialState
@@ -186,6 +192,17 @@ def test_a_call_that_draws_nothing_costs_under_50_microseconds() -> None:
     assert best < 50e-6
 
 
+def test_display_says_what_a_run_waits_for() -> None:
+    out = io.StringIO()
+
+    class Study:
+        name, metric, direction = "digits [bold]", "loss", Direction.MINIMIZE
+
+    with Live(console=Console(file=out, width=100), auto_refresh=False) as live:
+        RunDisplay(Study, live).say("checking [it]: step 2 of 18")
+    assert out.getvalue().strip() == "digits [bold]  checking [it]: step 2 of 18"
+
+
 def test_the_display_goes_to_standard_error_and_leaves_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -193,7 +210,8 @@ def test_the_display_goes_to_standard_error_and_leaves_the_end(
         name, metric, direction = "digits [bold]", "loss", Direction.MINIMIZE
 
     engine = running_engine()
-    with display(Study, engine) as on_turn:
+    with display(Study) as runs:
+        on_turn = runs.follow(engine)
         on_turn(BEFORE)
         on_turn(replace(BEFORE, steps_executed=90, seconds=3.0))
     captured = capsys.readouterr()

@@ -20,6 +20,7 @@ from dasktune.driver.run import device_of_run
 from dasktune.engine.limits import Limits
 from dasktune.errors import ConfigurationError
 from dasktune.needs import Needs
+from dasktune.report.progress import RunDisplay
 from dasktune.study import first_check
 from dasktune.study.first_check import (
     CheckedTrial,
@@ -122,9 +123,9 @@ def made(folder: Path, trainer: Any, **options: Any) -> Iterator[Study]:
         yield study
 
 
-def run(study: Study, client: Client, **options: Any) -> None:
+def run(study: Study, client: Client, *, progress: bool = False, **options: Any) -> None:
     tuner = dt.algos.Grid(SPACE, max_steps=STEPS)
-    study.optimize(tuner, client=client, progress=False, last_line=False, **options)
+    study.optimize(tuner, client=client, progress=progress, last_line=False, **options)
 
 
 def checked_steps(folder: Path) -> int:
@@ -166,10 +167,15 @@ def test_a_wrong_trainer_is_stopped_before_it_trains(tmp_path: Path, two_threads
 
 @pytest.mark.process
 def test_a_passed_check_is_recorded_once_for_all_studies(
-    tmp_path: Path, two_threads: Client
+    tmp_path: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(RunDisplay, "say", lambda _, text: lines.append(text))
     with made(tmp_path, Logged) as study:
-        run(study, two_threads)
+        run(study, two_threads, progress=True)
+        checking = "checking that Logged resumes exactly: "
+        assert lines[0] == "starting workers"
+        assert f"{checking}step 1 of {CHECKED}; then trials begin" in lines
         summary = study.summary()
         assert (summary["steps_executed"], summary["steps_audited"]) == (UNIQUE, CHECKED)
         assert summary["merge_rate"] == 2 * STEPS / UNIQUE

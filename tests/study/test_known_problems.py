@@ -54,6 +54,21 @@ def pop(**options: Any) -> dt.algos.POP:
     return dt.algos.POP(SPACE, trials=2, max_steps=8, **options)
 
 
+def test_optimize_warns_of_what_a_new_tuner_never_does(
+    study: Study, caplog: pytest.LogCaptureFixture
+) -> None:
+    space = dt.Space(lr=[0.1, MultiStep(0.1, milestones=[4, 8, 9], gamma=0.1)])
+    change = "lr changes at steps 8 and 9 in 1 of 2 trials, and no trial goes beyond step 8"
+    assert f"note: {change}" in str(dt.preview(space, max_steps=8))
+    with pytest.raises(AssertionError, match="a cluster was started"):
+        study.optimize(dt.algos.Grid(space, max_steps=8), progress=False)
+    assert f"study n: {change} (max_steps): sequences count steps" in caplog.text
+    caplog.clear()
+    with pytest.raises(AssertionError, match="a cluster was started"):
+        study.evaluate({"lr": MultiStep(0.1, milestones=[8], gamma=0.1)}, 4)
+    assert "changes" not in caplog.text
+
+
 def test_optimize_refuses_unknown_metric_of_ends_when(study: Study) -> None:
     tuner = pop(ends_when={"frame": (3.0, None)})
     with pytest.raises(ConfigurationError, match="POP: unknown metric 'frame'; known: frames"):

@@ -11,15 +11,17 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self, cast
 
 from dasktune.engine.timeouts import FIRST_CHECK_LOOK_SECONDS, IMPORT_SECONDS
-from dasktune.trainer.check_resume.new_process import CheckJob, run_in_new_process
+from dasktune.trainer.check_resume.new_process import COMMAND, CheckJob, findings_of
+from dasktune.trainer.check_resume.plan import cost_of
 from dasktune.types import Step
 
 
@@ -116,6 +118,9 @@ class Watch:
 class LimitedProcesses:
     """Runs the jobs of one check, one after another, each in a process that is watched.
 
+    The process of the second job starts with that of the first, and imports the trainer's code
+    meanwhile: that often takes longer than the steps of a check.
+
     Parameters
     ----------
     times
@@ -127,8 +132,8 @@ class LimitedProcesses:
 
     Attributes
     ----------
-    steps
-        Number of steps that they have trained, those of ended processes too.
+    planned
+        Number of steps that the check trains, as far as is known; 0 before its first job.
     """
 
     def __init__(
@@ -140,7 +145,23 @@ class LimitedProcesses:
     ) -> None:
         self._times, self._is_cancelled, self._clock = times, is_cancelled, clock
         self._spent = 0.0
-        self.steps: Step = 0
+        self._next: _StartedProcess | None = None
+        self._watch: Watch | None = None
+        self._ended: Step = 0
+        self.planned: Step = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill the process that waits for a job, if any."""
+        if self._next is not None:
+            self._next.close()
+
+    @property
+    def steps(self) -> Step:
+        """Number of steps that they have trained, those of ended processes too."""
+        return self._ended + (0 if self._watch is None else self._watch.steps)
 
     def run(self, job: CheckJob) -> dict[str, Any]:
         """Run a job and return its findings, as `run_in_new_process` does.
@@ -155,41 +176,20 @@ class LimitedProcesses:
             If the trainer failed; the error holds the traceback of the process.
         """
         shown = replace(job, parent=os.getpid())
+        is_first = shown.part == "whole"
+        if shown.spans:
+            self.planned = self.steps + cost_of(shown.total if is_first else 0, shown.spans)
+        started, self._next = self._next or _StartedProcess(shown), None
+        with started:
+            if is_first:
+                self._next = _StartedProcess(shown)
+            started.give(shown)
+            self._follow(started.process, shown.steps_path)
+        return findings_of(shown, started.completed())
 
-        def execute(
-            command: Sequence[str], *, input: bytes, **_: object
-        ) -> subprocess.CompletedProcess[bytes]:
-            return self._execute(command, input, shown.steps_path)
-
-        return run_in_new_process(shown, execute=execute)
-
-    def _execute(
-        self, command: Sequence[str], job: bytes, steps_path: Path
-    ) -> subprocess.CompletedProcess[bytes]:
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
-            given.write(job)
-            given.seek(0)
-            # In a session of its own: a terminal's ctrl-C goes to the driver alone, and the
-            # processes that the trainer starts are killed with it.
-            with subprocess.Popen(
-                command,
-                stdin=given,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-            ) as process:
-                try:
-                    self._watch(process, steps_path)
-                finally:
-                    _kill(process)
-            errors.seek(0)
-            return subprocess.CompletedProcess(
-                command, process.returncode, stdout=b"", stderr=errors.read()
-            )
-
-    def _watch(self, process: subprocess.Popen[bytes], steps_path: Path) -> None:
+    def _follow(self, process: subprocess.Popen[bytes], steps_path: Path) -> None:
         """Wait until the process ends; raise if it must not go on."""
-        watch = Watch(self._times, spent=self._spent, now=self._clock())
+        self._watch = watch = Watch(self._times, spent=self._spent, now=self._clock())
         is_running = True
         try:
             while is_running:
@@ -203,7 +203,63 @@ class LimitedProcesses:
                     raise CheckEndedError(reason)
         finally:
             self._spent = watch.spent(self._clock())
-            self.steps += watch.steps
+            self._watch, self._ended = None, self.steps
+
+
+class _StartedProcess:
+    """A process that imports the code of a check, and then waits for its job.
+
+    It has a session of its own: a terminal's ctrl-C goes to the driver alone, and the processes
+    that the trainer starts are killed with it.
+    """
+
+    def __init__(self, job: CheckJob) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self.process = subprocess.Popen(
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        with suppress(OSError):  # it has ended, and its exit code says more
+            # It reads this before it imports anything of the user's.
+            self._input.write(job.opening)
+            self._input.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def give(self, job: CheckJob) -> None:
+        """Give it its job; it may still import the code, which may take for ever."""
+        threading.Thread(target=self._write_last, args=(job.order,), daemon=True).start()
+
+    def _write_last(self, data: bytes) -> None:
+        with suppress(OSError, ValueError), self._input as stream:  # it may have been closed
+            stream.write(data)
+
+    @property
+    def _input(self) -> IO[bytes]:
+        return cast(IO[bytes], self.process.stdin)
+
+    def close(self) -> None:
+        """Kill it if it runs, and what it has started in any case."""
+        _kill(self.process)
+        self.process.wait()
+        with suppress(OSError):
+            self._input.close()
+        self._errors.seek(0)
+        self.error_output = self._errors.read()
+        self._errors.close()
+
+    def completed(self) -> subprocess.CompletedProcess[bytes]:
+        """Return how it ended, after `close`."""
+        return subprocess.CompletedProcess(
+            COMMAND, self.process.returncode, stdout=b"", stderr=self.error_output
+        )
 
 
 def _steps_in(path: Path) -> Step | None:

@@ -1,7 +1,8 @@
 """The new processes in which `check_resume` trains.
 
-Each receives one job on its standard input and writes its findings into the job's folder. A
-failure ends the process with a traceback and an exit code.
+Each receives the trainer's code on its standard input, which it imports, and then one job. It
+writes its findings into the job's folder. A failure ends the process with a traceback and an exit
+code.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ from dasktune.types import Step, Value
 
 Digests = dict[str, str]
 Numbers = dict[str, list[float]]
-_COMMAND = "from dasktune.trainer.check_resume.new_process import main; main()"
+COMMAND = [
+    sys.executable,
+    "-c",
+    "from dasktune.trainer.check_resume.new_process import main; main()",
+]
 _REFUSED = "refused"
 """Name of the finding of a trainer that has refused its hyper-parameters or config."""
 
@@ -86,6 +91,16 @@ class CheckJob:
     parent: int | None = None
 
     @property
+    def opening(self) -> bytes:
+        """The first part of the input of its process, which is the same for all jobs of a check."""
+        return pickle.dumps((self.path, self.code, self.parent))
+
+    @property
+    def order(self) -> bytes:
+        """The second part of the input of its process."""
+        return pickle.dumps(self)
+
+    @property
     def steps_path(self) -> Path:
         """The file that grows by 1 byte with each step; it exists once training begins."""
         return Path(self.folder, f"{self.part}.steps")
@@ -104,9 +119,12 @@ def run_in_new_process(
         If the trainer failed; the error holds the traceback of the process.
     """
     execute = subprocess.run if execute is None else execute
-    done = execute(
-        [sys.executable, "-c", _COMMAND], input=pickle.dumps(job), capture_output=True, check=False
-    )
+    done = execute(COMMAND, input=job.opening + job.order, capture_output=True, check=False)
+    return findings_of(job, done)
+
+
+def findings_of(job: CheckJob, done: subprocess.CompletedProcess[bytes]) -> dict[str, Any]:
+    """Return the findings of the process of a job; raise as `run_in_new_process` does."""
     if done.returncode != 0:
         text = done.stderr.decode(errors="replace").strip()
         lines = text.splitlines()
@@ -134,12 +152,13 @@ def load(folder: str, name: str) -> Any:
 
 
 def main(clock: Callable[[], float] = time.monotonic) -> None:
-    """Run the job on standard input; only the parent process writes there."""
+    """Import the code and run the job on standard input; only the parent process writes there."""
+    path, code, parent = pickle.load(sys.stdin.buffer)
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    sys.path[:] = path
+    trainer_class = unpack(code)
     job: CheckJob = pickle.load(sys.stdin.buffer)
-    if job.parent is not None:
-        threading.Thread(target=_end_with, args=(job.parent,), daemon=True).start()
-    sys.path[:] = job.path
-    trainer_class = unpack(job.code)
     meter = StepMeter(job, clock)  # after the imports, which are no training
     part = _whole if job.part == "whole" else _rest
     try:

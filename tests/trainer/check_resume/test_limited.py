@@ -21,6 +21,7 @@ from dasktune.trainer.check_resume.limited import (
     LimitedProcesses,
     Watch,
 )
+from dasktune.trainer.check_resume.new_process import COMMAND
 from tests.holding import PATIENCE, wait_until
 from tests.toy_trainers import Adding
 
@@ -58,7 +59,8 @@ def check(
     trainer: type, processes: LimitedProcesses, config: dict[str, object] | None = None
 ) -> ResumeReport:
     limit = CheckLimit(seconds=1e9)
-    return check_resume(trainer, {"lr": 1.0}, config=config, limit=limit, run=processes.run)
+    with processes:
+        return check_resume(trainer, {"lr": 1.0}, config=config, limit=limit, run=processes.run)
 
 
 def all_gone(pids: Path) -> bool:
@@ -73,6 +75,19 @@ def test_a_check_that_ends_in_time_has_its_report() -> None:
     report = check(Adding, processes)
     assert report.ok, str(report)
     assert (report.splits, report.steps, processes.steps) == ((2, 3, 5), 18, 18)
+    assert processes.planned == 18
+
+
+@pytest.mark.process
+def test_the_second_process_of_a_check_starts_with_the_first(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with LimitedProcesses(AT_LENGTH, is_cancelled=pids.exists) as processes:
+        limit, config = CheckLimit(seconds=1e9), {"pids": str(pids)}
+        with pytest.raises(CheckEndedError):
+            check_resume(Waiting, {"lr": 1.0}, config=config, limit=limit, run=processes.run)
+        (waiting,) = psutil.Process().children()
+        assert waiting.cmdline()[1:] == COMMAND[1:]
+    assert not waiting.is_running()
 
 
 @pytest.mark.process
