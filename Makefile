@@ -81,6 +81,10 @@ format: $(TOOLS) ## apply formatting and safe fixes
 bench: $(TOOLS) ## print the benchmark tables
 	@$(BIN)/python benchmarks/all.py
 
+predictor: $(TOOLS) ## train the network of the predictor again, from its prior and seed
+	@cd benchmarks && ../$(BIN)/python train_predictor.py --out \
+	  ../dasktune/algos/curves/network/prior_fitted.npz
+
 clean: ## remove the environment and all caches, but no results in runs/
 	rm -rf $(VENV) $(FRAMEWORKS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,60 +1,203 @@
-"""How good predictions of learning curves are: of the last score, from the first part of a curve.
+"""How good predictions of learning curves are in a study: of the last score of each trial.
 
-Runs of one source are drawn at random, the same for all predictors. The plain ensemble, which
-takes most of a minute for a curve, is asked about few of them, and next to it all others are
-scored on those few again. Times are of CPU, for all of a prediction's future steps.
+A study tries configurations of one task in a random order, on `SLOTS` slots: each trial is
+trained in full, and one begins whenever another ends. A trial is asked about when 10, 20 and 40%
+of its steps are known, and of the others as much as has been trained by then. Orders are drawn
+at random, the same for all predictors; those of a source take turns among its tasks. Intervals
+are of 95%, by drawing the orders again with replacement.
+
+Next to `Mixture` stand the single rules that it could have followed. The published ensemble takes
+seconds for a curve: it is asked about a few trials of each order (`--ensemble`), and compared on
+those. The network of the mixture was trained on curves of a prior alone (`train_predictor`): none
+has seen a curve of a source before.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
+import math
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
+import curve_families
 import numpy as np
 import recorded
 from figures import Figure, machine, publish
+from numpy.typing import NDArray
 from recorded import RecordedCurve, RecordedSet
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
-from scores import COVERED, FLOOR, Score, Scores
+from scores import Score
 
-from dasktune.algos import curves
-from dasktune.algos.curves import Predictor, Question
-from dasktune.algos.curves.curve import future_steps
-from dasktune.errors import ConfigurationError, unknown
+from dasktune.algos.curves import (
+    LEVELS,
+    Branch,
+    Curve,
+    CurveEnsemble,
+    Mixture,
+    Persistence,
+    Prediction,
+    Predictor,
+)
+from dasktune.algos.curves.curve import MOST_OTHERS, MOST_SIBLINGS, future_steps
+from dasktune.algos.curves.mixture import rules
+from dasktune.algos.curves.mixture.mixture import quantiles
+from dasktune.algos.curves.mixture.panel import Panel
+from dasktune.errors import ConfigurationError
+from dasktune.types import Step
 
 PARTS = (0.1, 0.2, 0.4)
 """How much of a curve is known."""
 
-PERSISTENCE, ENSEMBLE, FAST, PLAIN = "Persistence", "CurveEnsemble", "PriorFitted", "PlainEnsemble"
-OURS = (PERSISTENCE, ENSEMBLE, FAST)
+TRIALS, SLOTS = 40, 8
+"""Of a study."""
 
-CURVES, SHORT_CURVES = 100, 3
-"""Runs of each source."""
+ORDERS, SHORT_ORDERS = 25, 2
+RESOLVED = 10
+"""Coverage is counted from so many predictions on whose trials have ended, and before."""
 
-SMOOTH = ("lcbench",)
-"""Sources of curves without noise: on them nobody can show that they know how sure they are."""
+ACTIVE = 100
+"""Trials that run at the same time where CPU is measured."""
 
-WIDTH = 100
+MIXTURE, ENSEMBLE = "Mixture", "CurveEnsemble"
+AHEAD = ", drop ahead"
+"""After the name of a source: only trials whose learning rate drops later."""
+
+WIDTH = 110
 """Of the table, in characters."""
 
-OFF, SECONDS, SPEED = 0.05, 3.0, 0.01
-"""Bounds: of the coverage from 80%; of CPU for a curve; of the fast one's time over the plain."""
+MOST_RATIO, MOST_RATIO_AHEAD, OFF, LEAST_BEFORE, MOST_MS = 0.8, 0.9, 0.05, 0.75, 5.0
+"""Bounds: of the CRPS over the best single rule's; of the coverage; of CPU for a prediction."""
+
+DRAWS = 1000
+"""How often orders are drawn again for an interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Challenge:
-    """A run that predictors are asked about, as it was known at each of `PARTS`."""
+class Asked:
+    """A trial as it was known at some moment of a study, and what became of it.
 
-    of: RecordedSet
-    run: RecordedCurve
-    number: int
+    Parameters
+    ----------
+    trial, curve, step, score
+        The trial, what was known of it, and its last measurement.
+    scale
+        The width of the metric's range.
+    resolved
+        How many earlier predictions were of trials that have ended.
+    drop_ahead
+        Whether its learning rate will drop.
+    """
+
+    trial: int
+    curve: Curve
+    step: Step
+    score: float
+    scale: float
+    resolved: int
+    drop_ahead: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SingleRule:
+    """Predicts by one rule of the mixture alone; by the last score where that has no answer."""
+
+    name: str
+
+    def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
+        """Return the prediction of the rule."""
+        answers = getattr(rules, self.name)(rules.Material.of(Panel.of(curve, steps)))
+        if not answers.given[: len(steps)].all():
+            return Persistence().predict(curve, steps)
+        values, shares = (each[: len(steps)] for each in answers.points())
+        rows = quantiles(values, shares, np.array(LEVELS))
+        rows = rows.clip(curve.low, curve.high)
+        return Prediction(
+            after=curve.last_step,
+            steps=steps,
+            scores=tuple(map(tuple, rows.tolist())),
+            deviations=(0.0,) * len(steps),
+        )
+
+    def identity(self) -> dict[str, object]:
+        """Return the name of the rule."""
+        return {"predictor": "SingleRule", "rule": self.name}
+
+
+SINGLE: dict[str, Predictor] = {
+    "last score": Persistence(),
+    "same step": SingleRule("same"),
+    "power law": SingleRule("power"),
+}
+"""The single rules: what a careful user would try first."""
+
+
+def study(of: RecordedSet, order: int, trials: int = TRIALS, slots: int = SLOTS) -> Iterator[Asked]:
+    """Yield what is asked in a study, in the order of time."""
+    usable = [run for run in of.curves if math.isfinite(run.scores[-1])]
+    drawn = np.random.default_rng(order).permutation(len(usable))[:trials]
+    runs = [usable[place] for place in drawn]
+    begins = [number / slots for number in range(len(runs))]
+    shared = [_shared(run, runs) for run in runs]
+    questions = sorted(
+        (begin + part, number, part) for number, begin in enumerate(begins) for part in PARTS
+    )
+    for place, (now, number, part) in enumerate(questions):
+        run = runs[number]
+        seen = max(2, bisect_right(run.steps, part * run.steps[-1]))
+        if seen >= len(run.steps) or not any(map(math.isfinite, run.scores[:seen])):
+            continue
+        branches = [
+            Branch(
+                at=shared[number][other],
+                steps=each.steps[:known],
+                scores=each.scores[:known],
+                rates=each.rates,
+            )
+            for other, each in enumerate(runs)
+            if other != number and now > begins[other]
+            for known in [bisect_right(each.steps, min(now - begins[other], 1) * each.steps[-1])]
+            if known
+        ]
+        last = run.steps[seen - 1]
+        branches.sort(key=lambda branch: -branch.at)
+        siblings = [each for each in branches if 0 < each.at < each.steps[-1]][:MOST_SIBLINGS]
+        others = [each for each in branches if each not in siblings and each.steps[-1] > last]
+        others.sort(key=lambda branch: (-branch.at, -branch.steps[-1]))
+        curve = Curve(
+            steps=run.steps[:seen],
+            scores=run.scores[:seen],
+            max_steps=run.max_steps,
+            low=of.low,
+            high=of.high,
+            rates=run.rates,
+            siblings=tuple(siblings),
+            others=tuple(others[: MOST_OTHERS - len(siblings)]),
+        )
+        yield Asked(
+            trial=number,
+            curve=curve,
+            step=run.steps[-1],
+            score=run.scores[-1],
+            scale=of.scale,
+            resolved=sum(begins[other] + 1 <= now for _, other, _ in questions[:place]),
+            drop_ahead=any(
+                rate < before and step >= last for (_, before), (step, rate) in pairwise(run.rates)
+            ),
+        )
+
+
+def _shared(run: RecordedCurve, runs: Sequence[RecordedCurve]) -> list[Step]:
+    """Return for each run how many steps it shares with one."""
+    by_scores = {branch.scores: branch.at for branch in run.siblings}
+    return [by_scores.get(each.scores, 0) for each in runs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,253 +205,221 @@ class Answer:
     """How good one prediction was, and what it took in seconds of CPU."""
 
     source: str
-    part: float
+    order: int
     predictor: str
     score: Score
     seconds: float
+    resolved: int
+    drop_ahead: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """How good the predictions of one predictor were on one source, given one part.
-
-    Parameters
-    ----------
-    source, part, predictor
-        Of what; the source ``all`` is every one but `SMOOTH`, the part None all parts.
-    predictions
-        How many.
-    scores
-        What they come to.
-    skill
-        See `Scores.skill`; next to persistence.
-    seconds
-        Mean of CPU for a prediction.
-    beside_plain
-        Whether on the few runs that the plain ensemble was asked about.
-    """
-
-    source: str
-    part: float | None
-    predictor: str
-    predictions: int
-    scores: Scores
-    skill: float
-    seconds: float
-    beside_plain: bool
+def answer(name: str, predictor: Predictor, source: str, order: int, asked: Asked) -> Answer:
+    """Ask a predictor."""
+    steps = future_steps(asked.curve.last_step, asked.step)
+    before = time.process_time()
+    prediction = predictor.predict(asked.curve, steps, seed=asked.trial)
+    return Answer(
+        source=source,
+        order=order,
+        predictor=name,
+        score=Score.of(prediction, asked.score, scale=asked.scale),
+        seconds=time.process_time() - before,
+        resolved=asked.resolved,
+        drop_ahead=asked.drop_ahead,
+    )
 
 
-def challenges(sets: Iterable[RecordedSet], count: int, seed: int = 0) -> list[Challenge]:
-    """Return so many runs of each source, drawn at random: the fewer are among the more."""
-    by_source: dict[str, list[Challenge]] = {}
-    for of in sets:
-        known = by_source.setdefault(of.source, [])
-        for run in of.curves:
-            if all(of.asked(run, part) is not None for part in PARTS):
-                known.append(Challenge(of=of, run=run, number=len(known)))
-    drawn = []
-    for known in by_source.values():
-        order = np.random.default_rng(seed).permutation(len(known))[:count]
-        drawn += [known[place] for place in order]
-    return drawn
-
-
-def answers(name: str, predictor: Predictor, asked: Iterable[Challenge]) -> Iterator[Answer]:
-    """Ask a predictor about runs, at each of `PARTS`."""
-    for question_of in asked:
-        for part in PARTS:
-            known = question_of.of.asked(question_of.run, part)
-            if known is None:
-                continue
-            steps = future_steps(known.curve.last_step, known.step)
-            question = Question(
-                predictor=predictor, curve=known.curve, steps=steps, seed=question_of.number
-            )
-            before = time.process_time()
-            prediction = question.answer()
-            yield Answer(
-                source=question_of.of.source,
-                part=part,
-                predictor=name,
-                score=Score.of(prediction, known.score, scale=question_of.of.scale),
-                seconds=time.process_time() - before,
-            )
-
-
-def lines(found: Sequence[Answer], *, beside_plain: bool) -> list[Line]:
-    """Return the scores of answers: by source and part, by source, and all together."""
-    sources = list(dict.fromkeys(each.source for each in found))
-    names = list(dict.fromkeys(each.predictor for each in found))
-    noisy = [each for each in found if each.source not in SMOOTH]
-    groups = [
-        (
-            source,
-            part,
-            [each for each in found if each.source == source and part in (each.part, None)],
-        )
-        for source in sources
-        for part in (*PARTS, None)
-    ]
-    groups.append(("all", None, noisy))
-    every = []
-    for source, part, of_group in groups:
-        by_name = {name: [each for each in of_group if each.predictor == name] for name in names}
-        plainest = by_name.get(PERSISTENCE) or by_name[names[0]]
-        if not plainest:
-            continue
-        baseline = Scores.of(each.score for each in plainest)
-        for name, of_one in by_name.items():
-            scores = Scores.of(each.score for each in of_one)
-            every.append(
-                Line(
-                    source=source,
-                    part=part,
-                    predictor=name,
-                    predictions=len(of_one),
-                    scores=scores,
-                    skill=scores.skill(baseline),
-                    seconds=sum(each.seconds for each in of_one) / len(of_one),
-                    beside_plain=beside_plain,
-                )
-            )
-    return every
-
-
-def made(name: str) -> Predictor:
-    """Return the predictor of a name.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is none.
-    """
-    module = importlib.import_module("curve_reference") if name == PLAIN else curves
-    if name not in (*OURS, PLAIN) or not hasattr(module, name):
-        raise ConfigurationError(unknown("predictor", name, (*OURS, PLAIN)))
-    predictor: Predictor = getattr(module, name)()
-    return predictor
-
-
-def measure(
-    sets: Sequence[RecordedSet], names: Iterable[str], count: int, plain: int
-) -> list[Line]:
-    """Return the lines of all predictors on `count` runs of each source, and beside the plain."""
-    predictors = {name: made(name) for name in names}
-    asked = challenges(sets, count)
-    answered = [item for name, each in predictors.items() for item in answers(name, each, asked)]
-    every = lines(answered, beside_plain=False)
-    if plain:
-        few = challenges(sets, plain)
-        predictors[PLAIN] = made(PLAIN)
-        answered = [
-            answer for name, each in predictors.items() for answer in answers(name, each, few)
-        ]
-        every += lines(answered, beside_plain=True)
-    return every
+def answers(sets: Sequence[RecordedSet], orders: int, ensemble: int) -> Iterator[Answer]:
+    """Ask all predictors, and `ensemble` times in each order the published ensemble."""
+    predictors = {**SINGLE, MIXTURE: Mixture()}
+    for source in dict.fromkeys(each.source for each in sets):
+        of_source = [each for each in sets if each.source == source]
+        tasks = np.random.default_rng(0).permutation(len(of_source))
+        for order in range(orders):
+            asked = list(study(of_source[tasks[order % len(tasks)]], order))
+            for each in asked:
+                for name, predictor in predictors.items():
+                    yield answer(name, predictor, source, order, each)
+            for place in np.random.default_rng(order).permutation(len(asked))[:ensemble]:
+                few = {**predictors, ENSEMBLE: CurveEnsemble()}
+                for name, predictor in few.items():
+                    yield answer(name, predictor, f"{source}, few", order, asked[place])
+        sys.stderr.write(f"{source}\n")
 
 
 # -------------------------------------------------------------------------- the figures
 
 
-def figures(found: Iterable[Line]) -> list[Figure]:
-    """Return the figures that have bounds."""
-    by_place = {
-        (each.beside_plain, each.source, each.predictor): each
-        for each in found
-        if each.part is None
-    }
-    every: list[Figure] = []
-    for (beside, source, name), line in by_place.items():
-        if name in (PERSISTENCE, PLAIN):
-            continue
-        if not beside:
-            every += _alone(line, by_place.get((False, source, PERSISTENCE)))
-        elif source == "all":
-            every += _next_to_plain(line, by_place[True, source, PLAIN])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """How good the predictions were on one source.
+
+    Parameters
+    ----------
+    source, predictions
+        Of what, and how many.
+    crps
+        Mean CRPS by predictor, in parts of the metric's range.
+    best
+        The best single rule.
+    ratio, low, high
+        The mixture's CRPS over that of the best single rule, with its interval.
+    before, after
+        How often the 80% band held the last score, before and after `RESOLVED` predictions had
+        been resolved; None where there was no prediction.
+    milliseconds
+        Mean CPU of a prediction of the mixture.
+    """
+
+    source: str
+    predictions: int
+    crps: dict[str, float]
+    best: str
+    ratio: float
+    low: float
+    high: float
+    before: float | None
+    after: float | None
+    milliseconds: float
+
+    @classmethod
+    def of(cls, source: str, found: Sequence[Answer]) -> Line:
+        """Return the line of some answers."""
+        orders = sorted({each.order for each in found})
+        names = list(dict.fromkeys(each.predictor for each in found))
+        sums = np.zeros((len(orders), len(names)))
+        for each in found:
+            sums[orders.index(each.order), names.index(each.predictor)] += each.score.crps
+        mixed = [each for each in found if each.predictor == MIXTURE]
+        others = [place for place, name in enumerate(names) if name != MIXTURE]
+        drawn = np.random.default_rng(0).integers(len(orders), size=(DRAWS, len(orders)))
+        low, high = np.quantile(_ratios(sums[drawn].sum(axis=1), names), (0.025, 0.975))
+        totals = sums.sum(axis=0)
+        best = min(others, key=lambda place: totals[place])
+        return cls(
+            source=source,
+            predictions=len(mixed),
+            crps=dict(zip(names, (totals / len(mixed)).tolist(), strict=True)),
+            best=names[best],
+            ratio=float(_ratios(totals[None], names)[0]),
+            low=float(low),
+            high=float(high),
+            before=_coverage(each for each in mixed if each.resolved < RESOLVED),
+            after=_coverage(each for each in mixed if each.resolved >= RESOLVED),
+            milliseconds=1000 * fmean(each.seconds for each in mixed),
+        )
+
+
+def _ratios(sums: NDArray[np.float64], names: Sequence[str]) -> NDArray[np.float64]:
+    mixture = names.index(MIXTURE)
+    ratios: NDArray[np.float64] = sums[:, mixture] / np.delete(sums, mixture, axis=1).min(axis=1)
+    return ratios
+
+
+def _coverage(found: Iterable[Answer]) -> float | None:
+    covered = [each.score.covered for each in found]
+    return fmean(covered) if covered else None
+
+
+def lines(found: Sequence[Answer]) -> list[Line]:
+    """Return a line for each source, and where schedules drop also one for what is ahead."""
+    every = []
+    for source in dict.fromkeys(each.source for each in found):
+        of_source = [each for each in found if each.source == source]
+        every.append(Line.of(source, of_source))
+        ahead = [each for each in of_source if each.drop_ahead]
+        if ahead and len(ahead) < len(of_source):
+            every.append(Line.of(source + AHEAD, ahead))
     return every
 
 
-def _alone(line: Line, persistence: Line | None) -> Iterator[Figure]:
-    """Return how a predictor does on a source, next to persistence."""
-    where = f"{line.predictor}, {line.source}"
-    note = f"{line.predictions} predictions"
-    if persistence is not None:
-        yield _nll(f"{where}: NLL less persistence's", line, persistence)
-        yield _crps(f"{where}: CRPS over persistence's", line, persistence)
-    if line.source not in SMOOTH:
-        coverage = line.scores.coverage
-        yield Figure(
-            name=f"{where}: coverage of the 80% interval, off 80%",
-            value=round(abs(coverage - COVERED), 6),
-            at_most=OFF,
-            note=f"{coverage:.1%}; {note}",
+def cpu(predictor: Predictor, trials: int = ACTIVE) -> float:
+    """Return the median milliseconds of CPU of a prediction while so many trials run."""
+    rng = np.random.default_rng(0)
+    steps = range(1, 101)
+    curves = [0.1 * rng.standard_normal(100).cumsum() for _ in range(trials)]
+    branches = [
+        Branch(at=0, steps=tuple(steps[:known]), scores=tuple(scores[:known].tolist()))
+        for known, scores in zip(rng.integers(40, 101, trials).tolist(), curves, strict=True)
+    ]
+    branches.sort(key=lambda branch: -branch.steps[-1])
+    curve = Curve(
+        steps=tuple(steps[:40]),
+        scores=tuple(curves[0][:40].tolist()),
+        max_steps=100,
+        others=tuple(branches[:MOST_OTHERS]),
+    )
+    spent = []
+    for _ in range(20):
+        before = time.process_time()
+        predictor.predict(curve, future_steps(40, 100))
+        spent.append(1000 * (time.process_time() - before))
+    return float(np.median(spent))
+
+
+def figures(found: Iterable[Line], milliseconds: float) -> list[Figure]:
+    """Return the figures that have bounds."""
+    every = []
+    for line in found:
+        most = MOST_RATIO_AHEAD if line.source.endswith(AHEAD) else MOST_RATIO
+        every.append(
+            Figure(
+                name=f"{line.source}: CRPS over that of the best single rule",
+                value=line.ratio,
+                unit="x",
+                at_most=most,
+                note=f"{line.low:.2f} to {line.high:.2f}; {line.best}",
+            )
         )
-    if line.source == "all" and line.predictor == ENSEMBLE:
-        yield Figure(
-            name=f"{where}: CPU for a curve",
-            value=line.seconds,
-            unit="s",
-            at_most=SECONDS,
-            note=note,
+        if line.source.endswith((AHEAD, ", few")):
+            continue
+        if line.after is not None:
+            every.append(
+                Figure(
+                    name=f"{line.source}: coverage of the 80% band, off 80%",
+                    value=round(abs(line.after - 0.8), 6),
+                    at_most=OFF,
+                    note=f"{line.after:.1%} after {RESOLVED} resolved predictions",
+                )
+            )
+        if line.before is not None:
+            every.append(
+                Figure(
+                    name=f"{line.source}: missed by the 80% band before",
+                    value=round(1 - line.before, 6),
+                    at_most=1 - LEAST_BEFORE,
+                    note=f"{line.before:.1%} held",
+                )
+            )
+    every.append(
+        Figure(
+            name=f"CPU of a prediction with {ACTIVE} active trials",
+            value=milliseconds,
+            unit="ms",
+            at_most=MOST_MS,
         )
-
-
-def _next_to_plain(line: Line, plain: Line) -> Iterator[Figure]:
-    """Return how a predictor does on the few runs that the plain ensemble was asked about."""
-    yield _nll(f"{line.predictor}: NLL less the plain ensemble's", line, plain)
-    yield _crps(f"{line.predictor}: CRPS over the plain ensemble's", line, plain)
-    yield Figure(
-        name=f"{line.predictor}: CPU over the plain ensemble's",
-        value=line.seconds / plain.seconds,
-        unit="x",
-        at_most=SPEED if line.predictor == FAST else 1.0,
-        note=f"{1000 * line.seconds:.3g} ms and {plain.seconds:.3g} s for a curve",
     )
+    return every
 
 
-def _nll(name: str, line: Line, other: Line) -> Figure:
-    values = line.scores.nll, other.scores.nll
-    return Figure(
-        name=name,
-        value=values[0] - values[1],
-        unit="nats",
-        at_most=0.0,
-        note=f"{values[0]:.3f} and {values[1]:.3f}; {line.predictions} predictions",
-    )
-
-
-def _crps(name: str, line: Line, other: Line) -> Figure:
-    values = line.scores.crps, other.scores.crps
-    return Figure(
-        name=name,
-        value=values[0] / values[1],
-        unit="x",
-        at_most=1.0,
-        note=f"{values[0]:.4f} and {values[1]:.4f}; {line.predictions} predictions",
-    )
-
-
-def table(found: Iterable[Line]) -> Table:
+def table(found: Sequence[Line]) -> Table:
     """Return all lines as a table for a terminal."""
-    title = f"the last score, in parts of its range; NLL read to {FLOOR:g}"
+    title = "CRPS of the last score, in parts of the metric's range"
     made = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
-    for name in ("source", "known", "predictor"):
-        made.add_column(name, no_wrap=True)
-    for name in ("n", "NLL", "CRPS", "skill", "in 80%", "median error", "mean", "ms"):
+    made.add_column("source", no_wrap=True)
+    names = [*SINGLE, ENSEMBLE, MIXTURE]
+    for name in ("n", *names, "ratio", "95%", "before", "after", "ms"):
         made.add_column(name, justify="right", no_wrap=True)
     for line in found:
         made.add_row(
-            line.source + (" (few)" if line.beside_plain else ""),
-            "" if line.part is None else f"{line.part:.0%}",
-            line.predictor,
+            line.source,
             str(line.predictions),
-            f"{line.scores.nll:.3f}",
-            f"{line.scores.crps:.4f}",
-            f"{line.skill:.3f}",
-            f"{line.scores.coverage:.1%}",
-            f"{line.scores.median_error:.4f}",
-            f"{line.scores.mean_error:.4f}",
-            f"{1000 * line.seconds:.3g}",
+            *(f"{line.crps[name]:.4f}" if name in line.crps else "" for name in names),
+            f"{line.ratio:.2f}",
+            f"{line.low:.2f}-{line.high:.2f}",
+            "" if line.before is None else f"{line.before:.0%}",
+            "" if line.after is None else f"{line.after:.0%}",
+            f"{line.milliseconds:.1f}",
         )
     return made
 
@@ -317,25 +428,29 @@ def main() -> int:
     """Return 1 if a bound was missed, 2 if what was asked for is not there, else 0."""
     parser = argparse.ArgumentParser(prog="predictions.py")
     parser.add_argument("--data", type=Path, required=True, help="folder of recorded curves")
-    parser.add_argument("--sources", nargs="+", default=(), help="only files that begin so")
-    parser.add_argument("--predictors", nargs="+", default=OURS, choices=OURS)
-    parser.add_argument("--curves", type=int, help="runs of each source")
-    parser.add_argument("--plain", type=int, default=0, help=f"of which {PLAIN} is asked about")
+    parser.add_argument("--sources", nargs="+", default=(), help="only sources that begin so")
+    parser.add_argument("--orders", type=int, help="studies of each source")
+    parser.add_argument("--ensemble", type=int, default=0, help=f"trials for {ENSEMBLE}, an order")
     parser.add_argument("--json", type=Path, help="also write the figures there")
     parser.add_argument("--short", action="store_true", help="try it on something small")
     options = parser.parse_args()
-    count = options.curves or (SHORT_CURVES if options.short else CURVES)
+    made_up = [each for each in options.sources if each.startswith("made")]
+    real = [each for each in options.sources if not each.startswith("made")]
+    sets: list[RecordedSet] = []
     try:
-        sets = recorded.load(options.data, options.sources)
-        measured = measure(sets, options.predictors, count, options.plain)
+        if real or not made_up:
+            sets += recorded.load(options.data, real)
+        if made_up or not real:
+            sets += curve_families.load(made_up)
     except ConfigurationError as error:
         sys.stderr.write(f"predictions.py: {error}\n")
         return 2
+    orders = options.orders or (SHORT_ORDERS if options.short else ORDERS)
+    measured = lines(list(answers(sets, orders, options.ensemble)))
     Console(width=WIDTH).print(table(measured))
     more = {"machine": machine(), "lines": [asdict(each) for each in measured]}
-    return publish(
-        "predictions", figures(measured), short=options.short, path=options.json, more=more
-    )
+    found = figures(measured, cpu(Mixture()))
+    return publish("predictions", found, short=options.short, path=options.json, more=more)
 
 
 if __name__ == "__main__":

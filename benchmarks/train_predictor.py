@@ -1,39 +1,35 @@
-"""Trains the network of `PriorFitted`, and measures it on tasks that it has not seen.
+"""Trains the network of `PriorFitted` on curves that are drawn from a prior, and on no others.
 
-    python benchmarks/train_predictor.py --data FOLDER --out FILE.npz --seed 0
+    make predictor
 
-writes the weights: four networks, which answer together. They are trained on curves drawn from a
-prior (`curve_prior`) and on recorded ones (`recorded`), each without a fold of the recorded tasks.
-On that fold it is measured, and by it calibrated: log-likelihood, CRPS and coverage of the final
-score are printed next to those of `Persistence`. It needs torch, one core and some twenty minutes;
-the same seed gives the same weights on the same machine.
+writes the weights: two networks, which answer together. Each example is a question: a beginning of
+a curve of the prior (`curve_prior`), thinned out, with or without its bounds, learning rates and
+siblings, and a future step. The network answers with scores at `LEVELS`, in the curve's own unit;
+it is trained by what predictions are judged by, the log-likelihood of what was measured and the
+CRPS, in parts of the metric's range.
 
-Each example is a question: a beginning of a curve, brought into another unit, thinned out, with
-or without its bounds, learning rates and siblings, and a future step. The network answers with
-scores at `LEVELS`, in the curve's own unit; it is trained by what predictions are judged by, the
-log-likelihood of what was measured and the CRPS, in parts of the metric's range.
+It needs torch, one core and some twenty minutes. The file names the seed, and the digest of the
+code that draws curves and questions. The same seed gives the same bytes with the same versions of
+torch and NumPy on the same kind of processor: sums of floats in another order differ a little.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import recorded
 import torch
-from curve_prior import Array, Random
-from curve_questions import FRACTIONS, Examples, examples, group_of, records_of
-from recorded import RecordedSet
-from scores import Score, Scores
+from curve_prior import Array
+from curve_questions import Examples, examples
 from torch import Tensor, nn
 
-from dasktune.algos.curves import LEVELS, Persistence, Predictor
+from dasktune.algos.curves import LEVELS
 from dasktune.algos.curves.network.features import FORM
 from dasktune.algos.curves.network.prior_fitted import (
     FARTHEST,
@@ -41,13 +37,13 @@ from dasktune.algos.curves.network.prior_fitted import (
     LEAST_ROOM,
     MOST_GAP,
     MOST_INPUT,
-    PriorFitted,
-    Weights,
 )
 
 WIDTH, DEPTH = 128, 3
-FOLDS = 4
-"""Each network is trained without one part of the recorded tasks."""
+NETWORKS = 2
+
+DRAWN_BY = ("curve_prior.py", "curve_questions.py")
+"""The files that decide what a seed draws."""
 
 BLUR = 0.05
 """Noise on what a network is told, in standard deviations, and the part that it is not told."""
@@ -178,11 +174,11 @@ def train(batch: Examples, seed: int, epochs: int) -> Network:
     return network.eval()
 
 
-def weights(networks: Sequence[Network], stretch: Tensor) -> dict[str, Array]:
+def weights(networks: Sequence[Network]) -> dict[str, Array]:
     """Return the arrays that `Weights.from_arrays` takes."""
     arrays: dict[str, Array] = {
         "form": np.array(FORM),
-        "stretch": stretch.numpy(),
+        "stretch": np.zeros((3, 2), np.float32),
         "mean": np.stack([network.mean.numpy()[None] for network in networks]),
         "deviation": np.stack([network.deviation.numpy()[None] for network in networks]),
     }
@@ -195,120 +191,31 @@ def weights(networks: Sequence[Network], stretch: Tensor) -> dict[str, Array]:
     return arrays
 
 
-# ----------------------------------------------------------------- calibrating, measuring
+# ------------------------------------------------------------------------------- the file
 
 
-def stretches(networks: Sequence[Network], batch: Examples) -> Tensor:
-    """Return by how much distances from the median are to be stretched, as logarithms.
-
-    Each network is asked about the fold that it has not seen: what it is surer of there than it
-    should be, it will be on other tasks, too. A line over how much was seen, for either side.
-    """
-    parts = []
-    with torch.no_grad():
-        for fold, network in enumerate(networks):
-            part = batch[torch.nonzero(batch.folds == fold)[:, 0]]
-            parts.append((part, regime(network, part), *network(part.rows)))
-    factors = torch.zeros((3, 2), requires_grad=True)
-    optimizer = torch.optim.Adam([factors], lr=0.02)
-    for _ in range(150):
-        value = torch.zeros(())
-        for part, known, middle, away in parts:
-            value = value + loss(levels(middle, away * stretched(known, factors), part), part)
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-    return factors.detach()
-
-
-def regime(network: Network, batch: Examples) -> Tensor:
-    """Return 1 and the first two features: how many scores were seen, and how much of all."""
-    return torch.cat((torch.ones(len(batch), 1), network.standard(batch.rows)[:, :2]), dim=1)
-
-
-def stretched(told: Tensor, found: Tensor) -> Tensor:
-    """Return the factor for each level."""
-    sides = torch.exp(told @ found)
-    below = sides[:, :1].expand(-1, _MIDDLE + 1)
-    return torch.cat((below, sides[:, 1:].expand(-1, len(LEVELS) - _MIDDLE - 1)), dim=1)
-
-
-def measured(
-    predictor: Predictor, sets: Sequence[RecordedSet], *, most: int = 300
-) -> dict[tuple[str, float], Scores]:
-    """Return how a predictor does on each kind of set, by the fraction that is seen."""
-    rng = np.random.default_rng(5)
-    kinds = defaultdict(list)
-    for of in sets:
-        kinds[of.source] += [(of, run) for run in of.curves]
-    scores = {}
-    for kind, group in kinds.items():
-        chosen = rng.choice(len(group), min(most, len(group)), replace=False)
-        for fraction in FRACTIONS:
-            questions = [
-                (group[at][0], group[at][0].asked(group[at][1], fraction)) for at in chosen
-            ]
-            scores[kind, fraction] = Scores.of(
-                Score.of(
-                    predictor.predict(question.curve, (question.step,)),
-                    question.score,
-                    scale=of.scale,
-                )
-                for of, question in questions
-                if question is not None
-            )
-    return scores
-
-
-def show(name: str, found: dict[tuple[str, float], Scores]) -> None:
-    """Print the figures of a predictor."""
-    print(f"{name:24} seen    NLL    CRPS  in 80%  median|e|  mean|e|")
-    for (kind, fraction), shown in sorted(found.items()):
-        print(
-            f"{kind:24} {fraction:4} {shown.nll:7.3f} {shown.crps:7.4f} {shown.coverage:6.1%} "
-            f"{shown.median_error:9.4f} {shown.mean_error:9.4f}"
-        )
-
-
-def folds_of(sets: Sequence[RecordedSet], rng: Random) -> dict[str, int]:
-    """Return for each group the fold in which it is held out; each source's are spread."""
-    sources = defaultdict(set)
-    for of in sets:
-        sources[of.source].add(group_of(of))
-    folds: dict[str, int] = {}
-    for source in sorted(sources):
-        first = int(rng.integers(FOLDS))
-        for place, group in enumerate(rng.permutation(sorted(sources[source]))):
-            folds.setdefault(str(group), (first + place) % FOLDS)
-    return folds
+def digest(folder: Path = Path(__file__).parent) -> str:
+    """Return a digest of the code that draws curves and asks about them."""
+    found = hashlib.sha256()
+    for name in DRAWN_BY:
+        found.update((folder / name).read_bytes())
+    return found.hexdigest()
 
 
 def main() -> None:
-    """Train, or measure."""
+    """Train."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="the folder of recorded curves")
     parser.add_argument("--out", type=Path, required=True, help="where the weights are written")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--questions", type=int, default=150_000)
+    parser.add_argument("--questions", type=int, default=100_000)
     parser.add_argument("--epochs", type=int, default=12)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    sets = recorded.load(given.data)
-    rng = np.random.default_rng(given.seed)
-    folds = folds_of(sets, rng)
-    batch = examples(rng, records_of(sets), given.questions, folds)
+    batch = examples(np.random.default_rng(given.seed), given.questions)
     print(f"{len(batch)} examples", flush=True)
-    networks = [
-        train(batch[torch.nonzero(batch.folds != fold)[:, 0]], given.seed + fold, given.epochs)
-        for fold in range(FOLDS)
-    ]
-    stretch = stretches(networks, batch)
-    np.savez_compressed(given.out, **weights(networks, stretch))
-    for fold, network in enumerate(networks):
-        unseen = [of for of in sets if folds[group_of(of)] == fold]
-        alone = Weights.from_arrays(weights([network], stretch))
-        show(f"without fold {fold}", measured(PriorFitted(alone), unseen))
-        show("Persistence", measured(Persistence(), unseen))
+    networks = [train(batch, given.seed + number, given.epochs) for number in range(NETWORKS)]
+    origin = {"seed": np.array(given.seed), "prior": np.array(digest())}
+    np.savez_compressed(given.out, **weights(networks), **origin)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class EarlyTerm(IndependentTrials):
         The probability below which a trial is stopped, above 0 and at most 1.
     predictor
         Predicts learning curves: one of `dasktune.algos.curves`, also by its name, or one of
-        your own; None for `PriorFitted`.
+        your own; None for `Mixture`.
     bounds
         ``(low, high)``: the range of the metric, as far as it is known, in its own unit and
         whatever its direction; None where there is no bound, such as ``(0, None)`` for a loss.

@@ -8,12 +8,13 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
 from dasktune.algos.base import Inputs, Proposal, Tuner, check_horizon
 from dasktune.algos.curves.curve import Predictor
+from dasktune.algos.curves.named import follower
 from dasktune.algos.forest.priority import Priority, PriorityQuestion
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.algos.samplers import RandomSource
@@ -100,9 +101,15 @@ class Options:
         }
 
     def of_before(self, identity: Mapping[str, object]) -> Self:
-        """Return the options by the rules of before, where an identity names no changed rule."""
+        """Return the options by the rules of before, where an identity names no changed rule.
+
+        A predictor goes on under the identity of the one of before, if it may (`follower`).
+        """
         changed = (field.name for field in fields(self) if field.metadata == CHANGED_RULE)
-        return replace(self, **{name: None for name in changed if name not in identity})
+        before: dict[str, Any] = {name: None for name in changed if name not in identity}
+        own, kept = getattr(self, "predictor", None), identity.get("predictor")
+        follows = None if own is None else follower(own, kept)
+        return replace(self, **before, **({"predictor": follows} if follows else {}))
 
 
 class SampledTuner(Tuner):

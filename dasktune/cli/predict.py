@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +19,7 @@ from dasktune.cli.options import (
 from dasktune.errors import refuse
 
 if TYPE_CHECKING:
-    from dasktune.results.prediction import TrialPrediction
+    from dasktune.results.prediction import Checks, TrialPrediction
     from dasktune.results.results import StudyResults
 
 LEAST_CHANCE = 0.05
@@ -62,7 +62,8 @@ class PredictionFlags:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Who predicts: PriorFitted, if none is named, Persistence or CurveEnsemble.",
+            help="Who predicts: Mixture, if none is named, CurveEnsemble, Persistence, "
+            "or PriorFitted.",
         ),
     ] = None
 
@@ -75,6 +76,12 @@ class PredictionFlags:
             bounds=(self.low, self.high),
             rate=self.rate,
         )
+
+    def check(self, results: StudyResults) -> Checks | None:
+        """Return how often the last predictions held; None for a named one, which may be slow."""
+        if self.predictor is not None:
+            return None
+        return results.check_predictions(bounds=(self.low, self.high), rate=self.rate)
 
 
 @flat
@@ -112,8 +119,11 @@ def predict(
     refuse(picture_problems(plot))
     with open_results(stores.places(target, study)) as results:
         prediction = flags.predict(results, trial)
+        checks = flags.check(results)
         reach = _target_of(results, trial) if reach is None else reach
     document = prediction.to_json(reach)
+    if checks is not None:
+        document["checks"] = asdict(checks)
     if plot is not None:
         from dasktune.report.fan import draw_fan
 
@@ -122,6 +132,8 @@ def predict(
         print_json(document)
     else:
         typer.echo(in_words(prediction, reach))
+        if checks is not None:
+            typer.echo(of_checks(checks))
 
 
 def in_words(predicted: TrialPrediction, target: float | None) -> str:
@@ -151,6 +163,16 @@ def in_words(predicted: TrialPrediction, target: float | None) -> str:
             row.append(f"{chance:.2f}")
     lines += table(header, rows)
     return "\n".join(lines if target is None else [*lines, of_target(predicted, target)])
+
+
+def of_checks(checks: Checks) -> str:
+    """Return in words how often predictions of the study held."""
+    if not checks.predictions:
+        return "no prediction of this study can be checked yet"
+    return (
+        f"the 80% band held in {checks.held} of the last {checks.predictions} predictions of this "
+        "study that can be checked"
+    )
 
 
 def of_target(predicted: TrialPrediction, target: float) -> str:

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import Any
 
 from dasktune.algos.curves import Curve, Prediction, Predictor, predictor_of
-from dasktune.algos.curves.curve import future_steps
+from dasktune.algos.curves.curve import MOST_OTHERS, future_steps
 from dasktune.algos.curves.observed import ObservedCurves, rates_of
 from dasktune.algos.pop.allocation import Chances
 from dasktune.algos.stopping import beyond_bounds
@@ -22,6 +22,12 @@ from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.graph.plan import SearchPlan
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, Register, Sequences, Step
+
+PARTS = (0.1, 0.2, 0.4)
+"""The parts of a trial's steps after which its prediction is checked."""
+
+MOST_CHECKS = 50
+"""The largest number of predictions that are checked: the last ones."""
 
 INTERVALS = (0.5, 0.8, 0.95)
 """Probabilities of the intervals in figures and tables."""
@@ -172,6 +178,22 @@ class TrialPrediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """How often predictions of a study held.
+
+    Parameters
+    ----------
+    predictions
+        How many could be checked.
+    held
+        Of how many the 80% band held the last score.
+    """
+
+    predictions: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CurveReader:
     """Reads trials' learning curves from a plan.
 
@@ -231,30 +253,65 @@ class CurveReader:
             )
         refuse(self._beyond_bounds(trial, scores))
         curves = ObservedCurves(self.rate)
-        start = _start(record)
-        for other in list(self.records.values()):  # a run may add to them meanwhile
-            is_known = other.was_trained_here and other.number in self.plan.paths
-            if is_known and _start(other) == start:
-                curves.register(
-                    Register(
-                        trial=other.number,
-                        sequences=other.sequences,
-                        max_steps=other.max_steps,
-                        seed=other.seed,
-                    )
-                )
-                for step, score in self._scores(other):
-                    curves.observe(other.number, step, score)
-        low, high = self.bounds if self.direction is Direction.MAXIMIZE else self.bounds[::-1]
-        curve = curves.curve(
-            trial,
-            max_steps=record.max_steps,
-            low=None if low is None or math.isinf(low) else turned(low, self.direction),
-            high=None if high is None or math.isinf(high) else turned(high, self.direction),
-        )
+        start, known = _start(record), self._known
+        alike = [other for other in known if _start(other) == start]
+        latest = [other for other in known if other not in alike][-MOST_OTHERS:]
+        for other in (*alike, *latest):
+            curves.register(_registered(other))
+            for step, score in self._scores(other):
+                curves.observe(other.number, step, score)
+        low, high = self._limits
+        curve = curves.curve(trial, max_steps=record.max_steps, low=low, high=high)
         return replace(
             curve, rates=self._rates(record.sequences, max(record.max_steps, until or 0))
         )
+
+    @property
+    def _known(self) -> list[TrialRecord]:
+        """The trials that were trained here, with this learning rate; by their numbers."""
+        return [
+            record
+            for record in list(self.records.values())  # a run may add to them meanwhile
+            if record.was_trained_here and record.number in self.plan.paths
+            if self.rate is None or self.rate in record.sequences
+        ]
+
+    @property
+    def _limits(self) -> Bounds:
+        """The bounds of scores."""
+        low, high = self.bounds if self.direction is Direction.MAXIMIZE else self.bounds[::-1]
+        return (
+            None if low is None or math.isinf(low) else turned(low, self.direction),
+            None if high is None or math.isinf(high) else turned(high, self.direction),
+        )
+
+    def checks(self, most: int = MOST_CHECKS) -> Iterator[tuple[Curve, Step, float]]:
+        """Yield curves as they were known, each with its last step and the score there.
+
+        Each trial is asked about after `PARTS` of its steps, when the trials of lower numbers
+        are known to their ends: a study does not keep what was known when. The last trials
+        come last.
+        """
+        curves = ObservedCurves(self.rate)
+        asked = []
+        low, high = self._limits
+        known = self._known[-MOST_OTHERS - most :]
+        for record in known:
+            curves.register(_registered(record))
+            scores, place = self._scores(record), 0
+            for part in PARTS:
+                while place < len(scores) and scores[place][0] <= part * scores[-1][0]:
+                    curves.observe(record.number, *scores[place])
+                    place += 1
+                seen = any(math.isfinite(score) for _, score in scores[:place])
+                if seen and place < len(scores) and math.isfinite(scores[-1][1]):
+                    curve = curves.curve(
+                        record.number, max_steps=record.max_steps, low=low, high=high
+                    )
+                    asked.append((curve, *scores[-1]))
+            for step, score in scores[place:]:
+                curves.observe(record.number, step, score)
+        yield from asked[-most:]
 
     def _record(self, trial: int) -> TrialRecord:
         record = self.records.get(trial)
@@ -293,6 +350,15 @@ class CurveReader:
     def _rates(self, sequences: Sequences, until: Step) -> tuple[tuple[Step, float], ...]:
         ends = (sequence.end for sequence in sequences.values() if sequence.end is not None)
         return rates_of(sequences, min([until, *ends]), self.rate)
+
+
+def _registered(record: TrialRecord) -> Register:
+    return Register(
+        trial=record.number,
+        sequences=record.sequences,
+        max_steps=record.max_steps,
+        seed=record.seed,
+    )
 
 
 def _start(record: TrialRecord) -> tuple[object, ...]:
@@ -353,6 +419,19 @@ def predict_trial(
         prediction=predicts.predict(curve, future),
         step_seconds=step_seconds,
     )
+
+
+def check_predictions(reader: CurveReader, predictor: Predictor | str | None = None) -> Checks:
+    """Return how often the predictor's last predictions held, of those that can be checked.
+
+    See `CurveReader.checks` for what is asked.
+    """
+    predicts = predictor_of(predictor)
+    held = []
+    for curve, step, score in reader.checks():
+        ((low, high),) = predicts.predict(curve, (step,)).interval(0.8)
+        held.append(low <= score <= high)
+    return Checks(predictions=len(held), held=sum(held))
 
 
 def turned(value: float, direction: Direction) -> float:

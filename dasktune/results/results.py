@@ -37,8 +37,10 @@ from dasktune.graph.plan import Node, SearchPlan
 from dasktune.mirror import Seen, optuna_study, spans_of
 from dasktune.results.prediction import (
     Bounds,
+    Checks,
     CurveReader,
     TrialPrediction,
+    check_predictions,
     predict_trial,
     seconds_of_steps,
 )
@@ -364,17 +366,39 @@ class StudyResults:
             If there is no such trial, it has no measured value yet or one beyond the bounds, or
             no step is left.
         """
-        reader = CurveReader(
+        reader = self._curves(bounds, rate)
+        step_seconds = seconds_of_steps(self.stages(), number)
+        return predict_trial(
+            reader, number, steps=steps, predictor=predictor, step_seconds=step_seconds
+        )
+
+    def check_predictions(
+        self,
+        *,
+        predictor: Predictor | str | None = None,
+        bounds: Bounds = (None, None),
+        rate: str | None = None,
+    ) -> Checks:
+        """Return how often the last predictions of this study held: at most 50.
+
+        Each trial is asked about when 10, 20 and 40% of its steps are known, and all steps of
+        the trials with lower numbers. Checked is the last value that was measured.
+
+        Parameters
+        ----------
+        predictor, bounds, rate
+            As for `predict`.
+        """
+        return check_predictions(self._curves(bounds, rate), predictor)
+
+    def _curves(self, bounds: Bounds, rate: str | None) -> CurveReader:
+        return CurveReader(
             plan=self.plan,
             records=self.records,
             metric=self.metric,
             direction=self.direction,
             bounds=bounds,
             rate=rate,
-        )
-        step_seconds = seconds_of_steps(self.stages(), number)
-        return predict_trial(
-            reader, number, steps=steps, predictor=predictor, step_seconds=step_seconds
         )
 
     def stage_logs(self, number: int) -> list[StageLog]:

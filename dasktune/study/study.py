@@ -184,6 +184,7 @@ class Study:
     decisions_of = _of("results", StudyResults.decisions_of)
     trials_dataframe = _of("results", StudyResults.trials_dataframe)
     predict = _of("results", StudyResults.predict)
+    check_predictions = _of("results", StudyResults.check_predictions)
     stage_logs = _of("results", StudyResults.stage_logs)
     trace = _of("results", StudyResults.trace)
     optuna_study = _of("results", StudyResults.optuna_study)

@@ -258,7 +258,7 @@ def test_questions_of_several_trials_have_seeds_of_their_own() -> None:
         ({"delta": 0}, "delta must be > 0 and <= 1, got 0"),
         ({"delta": 1.5}, "delta must be > 0 and <= 1, got 1.5"),
         ({"bounds": (2, 1)}, "bounds must be .low, high., finite and low < high"),
-        ({"predictor": "pop"}, "predictor must be one of CurveEnsemble, Persistence, .* got 'pop'"),
+        ({"predictor": "pop"}, "predictor must be one of CurveEnsemble, Mixture, .* got 'pop'"),
         ({"predictor": Persistence}, "or an instance that has predict and identity, got <class"),
     ],
 )

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from dasktune.algos.curves import PriorFitted
+from dasktune.algos.curves.network.prior_fitted import Weights
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-NAMES = ("curve_prior", "curve_questions", "recorded", "train_predictor", "scores")
+NAMES = ("curve_prior", "curve_questions", "train_predictor")
 
 
 @pytest.fixture(scope="module")
@@ -61,19 +62,24 @@ def test_a_network_answers_as_its_weights_do_in_the_package(
 ) -> None:
     torch = pytest.importorskip("torch")
     trainer, questions = modules["train_predictor"], modules["curve_questions"]
-    batch = questions.examples(np.random.default_rng(3), [], 1200, {})
+    batch = questions.examples(np.random.default_rng(3), 1200)
     network = trainer.train(batch, 0, 1)
-    stretch = torch.tensor([[0.1, -0.2], [0.0, 0.1], [0.1, 0.0]])
-    weights = trainer.Weights.from_arrays(trainer.weights([network], stretch))
+    weights = Weights.from_arrays(trainer.weights([network]))
     question = questions.asked(np.random.default_rng(4), modules["curve_prior"].draw(rng()))
     told = questions.describe(question.curve, question.steps)
-    one = questions.Examples.of([question], {})
+    one = questions.Examples.of([question])
     with torch.no_grad():
         middle, away = network(one.rows)
-        factor = trainer.stretched(trainer.regime(network, one), stretch)
-        scores = trainer.levels(middle, away * factor, one).numpy()
+        scores = trainer.levels(middle, away, one).numpy()
     assert np.sinh(weights.answer(told)) == pytest.approx(scores, rel=0.02, abs=0.02)
 
 
 def rng() -> np.random.Generator:
     return np.random.default_rng(5)
+
+
+def test_packaged_weights_name_the_code_of_the_prior(modules: dict[str, ModuleType]) -> None:
+    package = FOLDER.parent / "dasktune" / "algos" / "curves" / "network"
+    with np.load(package / "prior_fitted.npz", allow_pickle=False) as held:
+        assert str(held["prior"]) == modules["train_predictor"].digest()
+        assert int(held["seed"]) == 0

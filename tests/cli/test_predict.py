@@ -18,7 +18,7 @@ from dasktune.algos.curves import PREDICTORS, Curve, Persistence
 from dasktune.cli import app
 from dasktune.cli.predict import in_words, of_target
 from dasktune.cli.study_file import load
-from dasktune.results.prediction import TrialPrediction
+from dasktune.results.prediction import MOST_CHECKS, TrialPrediction
 from dasktune.sequences import Constant, Piecewise
 from dasktune.types import Direction, TrialState
 from tests.study_folder import working_in
@@ -65,11 +65,14 @@ def test_a_fan_is_printed_of_any_study(pruned: dt.Trial, target: str) -> None:
     before = sorted(Path().rglob("*"))
     done = command(target, "--trial", str(pruned.number))
     assert done.exit_code == 0, done.stderr
-    first, header, *rows = done.stdout.splitlines()
+    first, header, *rows, checks = done.stdout.splitlines()
     assert first.startswith(f"trial {pruned.number}: loss ")
     assert first.endswith("of 24 (minimize)")
     assert header.split() == ["step", "median", "50%", "80%", "95%"]
     assert rows[-1].split()[0] == "24"
+    held = re.fullmatch(r"the 80% band held in (\d+) of the last (\d+) predictions .*", checks)
+    assert held is not None
+    assert 0 <= int(held[1]) <= int(held[2]) <= MOST_CHECKS
     assert sorted(Path().rglob("*")) == before, "nothing is made"
 
 
@@ -78,13 +81,13 @@ def test_a_target_has_a_chance_and_a_time(pruned: dt.Trial) -> None:
     value = json.loads(command(*at, "--json").stdout)["value"]
     done = command(*at, "--target", str(value - 0.01))
     assert done.stdout.splitlines()[1].endswith(f"P(<= {value - 0.01:.6g})")
-    last = done.stdout.splitlines()[-1]
+    last = done.stdout.splitlines()[-2]
     words = r"with probability [01]\.\d\d, expected after \d+ more steps? \(ERT .+\)"
     assert re.fullmatch(rf"reaches {value - 0.01:.6g} {words}", last)
     done = command(*at, "--target", "1")
-    assert done.stdout.splitlines()[-1] == "reached 1 already, at step 1"
+    assert done.stdout.splitlines()[-2] == "reached 1 already, at step 1"
     done = command(*at, "--target", "-1", "--low", "0")
-    assert done.stdout.splitlines()[-1] == "cannot reach -1 by step 24"
+    assert done.stdout.splitlines()[-2] == "cannot reach -1 by step 24"
 
 
 def test_predict_step_beyond_the_end_of_the_trial_is_answered(pruned: dt.Trial) -> None:

@@ -62,7 +62,7 @@ def test_page_table_is_what_the_run_prints(shown: dict[str, Any]) -> None:
 
 
 def test_page_output_is_what_the_command_prints(shown: dict[str, Any]) -> None:
-    command, first, header, *rows, last = PREDICT
+    command, first, header, *rows, last, checks = PREDICT
     done = CliRunner().invoke(app, command.removeprefix("$ dasktune ").split())
     assert done.exit_code == 0, done.stderr
     printed = done.stdout.splitlines()
@@ -73,7 +73,8 @@ def test_page_output_is_what_the_command_prints(shown: dict[str, Any]) -> None:
             alike = next(line for line in printed if line.split()[0] == row.split()[0])
             assert numbers(alike) == pytest.approx(numbers(row), abs=0.006)
     words, _, remaining = last.partition(" (ERT ")
-    assert printed[-1].startswith(f"{words} (ERT ")
+    assert printed[-2].startswith(f"{words} (ERT ")
+    assert printed[-1] == checks
     assert remaining == "1 ms)"
     assert Path("fan.svg").read_text().startswith("<svg")
 

@@ -2,6 +2,7 @@
 
 from dasktune.algos.curves.curve import LEVELS, Branch, Curve, Prediction, Predictor, Question
 from dasktune.algos.curves.mcmc.ensemble import CurveEnsemble
+from dasktune.algos.curves.mixture.mixture import Mixture
 from dasktune.algos.curves.named import PREDICTORS, predictor_of
 from dasktune.algos.curves.network.prior_fitted import PriorFitted
 from dasktune.algos.curves.persistence import Persistence
@@ -12,6 +13,7 @@ __all__ = [
     "Branch",
     "Curve",
     "CurveEnsemble",
+    "Mixture",
     "Persistence",
     "Prediction",
     "Predictor",

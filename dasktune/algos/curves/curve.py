@@ -29,6 +29,9 @@ MOST_STEPS: Final = 16
 MOST_SIBLINGS: Final = 8
 """The largest number of siblings of a curve: those that share most of it."""
 
+MOST_OTHERS: Final = 32
+"""The largest number of other trials of a curve, siblings included."""
+
 HUGE: Final = 1e100
 """Larger scores are replaced by this one: its square must be finite, too."""
 
@@ -85,6 +88,8 @@ class Curve:
         not known.
     siblings
         Curves of trials that begin like this one.
+    others
+        Curves of further trials of the study; `Branch.at` may be 0.
 
     Raises
     ------
@@ -100,6 +105,7 @@ class Curve:
     high: float | None = None
     rates: tuple[tuple[Step, float], ...] = ()
     siblings: tuple[Branch, ...] = ()
+    others: tuple[Branch, ...] = ()
 
     def __post_init__(self) -> None:
         problems = []

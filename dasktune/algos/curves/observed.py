@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dasktune.algos.curves.curve import MOST_SIBLINGS, Branch, Curve
+from dasktune.algos.curves.curve import MOST_OTHERS, MOST_SIBLINGS, Branch, Curve
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.types import Register, Sequences, Step, ValueFunction
@@ -75,7 +76,19 @@ class ObservedCurves:
     def curve(
         self, trial: int, *, max_steps: Step, low: float | None = None, high: float | None = None
     ) -> Curve:
-        """Return the curve of a trial, with its siblings'."""
+        """Return the curve of a trial, with those of the study's other trials.
+
+        The others are those that are known further than this one; of many, those that share
+        most with it or were trained furthest.
+        """
+        partings = self._partings(trial, max_steps)
+        siblings = self._siblings(partings)
+        last = self._steps[trial][-1] if self._steps[trial] else 0
+        others = [
+            pair
+            for pair in sorted(partings, key=lambda pair: (-pair[0], -self._steps[pair[1]][-1]))
+            if pair not in siblings and self._steps[pair[1]][-1] > last
+        ]
         return Curve(
             steps=tuple(self._steps[trial]),
             scores=tuple(self._scores[trial]),
@@ -83,27 +96,34 @@ class ObservedCurves:
             low=low,
             high=high,
             rates=self._rates[trial],
-            siblings=self._siblings(trial, max_steps),
+            siblings=tuple(itertools.starmap(self._branch, siblings)),
+            others=tuple(itertools.starmap(self._branch, others[: MOST_OTHERS - len(siblings)])),
         )
 
-    def _siblings(self, trial: int, max_steps: Step) -> tuple[Branch, ...]:
-        """Return the trials that begin like this one and have scores after they part."""
-        partings = []
-        for other, steps in self._steps.items():
-            if other == trial or not steps:
-                continue
-            at = parting(self._pieces[trial], self._pieces[other], max_steps)
-            if 0 < at < steps[-1]:
-                partings.append((at, other))
-        partings.sort(key=lambda pair: (-pair[0], pair[1]))
-        return tuple(
-            Branch(
-                at=at,
-                steps=tuple(self._steps[other]),
-                scores=tuple(self._scores[other]),
-                rates=self._rates[other],
-            )
-            for at, other in partings[:MOST_SIBLINGS]
+    def _siblings(self, partings: list[tuple[Step, int]]) -> list[tuple[Step, int]]:
+        """Return the trials that begin alike and have scores after they part."""
+        return [(at, other) for at, other in partings if 0 < at < self._steps[other][-1]][
+            :MOST_SIBLINGS
+        ]
+
+    def _partings(self, trial: int, max_steps: Step) -> list[tuple[Step, int]]:
+        """Return the other trials with scores, each after the step at which it parts.
+
+        Those that share most come first.
+        """
+        partings = [
+            (parting(self._pieces[trial], self._pieces[other], max_steps), other)
+            for other, steps in self._steps.items()
+            if other != trial and steps
+        ]
+        return sorted(partings, key=lambda pair: (-pair[0], pair[1]))
+
+    def _branch(self, at: Step, other: int) -> Branch:
+        return Branch(
+            at=at,
+            steps=tuple(self._steps[other]),
+            scores=tuple(self._scores[other]),
+            rates=self._rates[other],
         )
 
     def to_json(self) -> list[dict[str, object]]:

@@ -139,7 +139,7 @@ class POP(SampledTuner):
         training is spent on it as long as there is a better one.
     predictor
         Predicts curves: one of `dasktune.algos.curves`, also by its name, or one of your own;
-        None for `PriorFitted`.
+        None for `Mixture`.
     rate
         Name of the learning rate, for the predictor, if it is neither ``lr`` nor
         ``learning_rate``.
