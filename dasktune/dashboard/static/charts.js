@@ -42,6 +42,7 @@ export const plot = async (place, options, draw) => {
     });
   }
   for (const grid of made.center) if ("grid_line_color" in grid) grid.grid_line_color = edge;
+  await breathe();
   draw(made);
   for (const legend of made.center.filter((part) => "label_text_color" in part))
     Object.assign(legend, { label_text_color: ink, background_fill_color: colour("--card"), background_fill_alpha: 0.75, border_line_color: null, label_text_font_size: "11px", padding: 4, spacing: 0, click_policy: "hide" });
@@ -50,7 +51,12 @@ export const plot = async (place, options, draw) => {
   const target = element("div", { style: { width: "100%" } });
   place.replaceChildren(target);
   await breathe();
+  // First the empty figure, then its data: two tasks, each of which is short.
+  const data = new Map(made.renderers.map(({ data_source: columns }) => [columns, columns.data]));
+  for (const [columns, filled] of data) columns.data = Object.fromEntries(Object.keys(filled).map((name) => [name, []]));
   place.shown = await Bokeh.Plotting.show(made, target);
+  await breathe();
+  for (const [columns, filled] of data) columns.data = filled;
 };
 
 export const source = (data) => new Bokeh.ColumnDataSource({ data });

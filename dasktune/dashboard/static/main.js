@@ -1,6 +1,6 @@
 // Routes of the page, the choice of the study, and the pulse that asks for changes.
 "use strict";
-import { Refused, api, element, isSaved, number, takeToken } from "./api.js";
+import { Refused, api, element, isSaved, moment, number, takeToken } from "./api.js";
 import { ready } from "./charts.js";
 import { costs } from "./costs.js";
 import { curves } from "./curves.js";
@@ -135,7 +135,7 @@ const listing = async () => {
     element("td", { class: "n" }, number(Object.values(each.trials).reduce((a, b) => a + b, 0))),
     element("td", {}, `${each.direction} ${each.metric}`),
     element("td", { class: "n" }, each.best ? number(each.best.value) : "—"),
-    element("td", {}, new Date(each.last_activity * 1000).toLocaleString())));
+    element("td", {}, moment(each.last_activity))));
   const head = ["study", "", "trials", "objective", "best", "last activity"].map((word) => element("th", {}, word));
   main.replaceChildren(element("section", { class: "card" },
     element("h2", {}, studies.length ? "Studies" : "This database holds no study yet"), element("p", { class: "under" }, database),
