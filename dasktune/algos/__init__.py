@@ -4,6 +4,7 @@ All that draw configurations take ``(space, trials=, max_steps=, seed=, sampler=
 """
 
 from dasktune.algos.asha import ASHA
+from dasktune.algos.auto import Auto
 from dasktune.algos.bandit import Bandit
 from dasktune.algos.base import Tuner
 from dasktune.algos.early_term import EarlyTerm
@@ -24,6 +25,7 @@ __all__ = [
     "POP",
     "SHA",
     "AsyncHyperband",
+    "Auto",
     "Bandit",
     "EarlyTerm",
     "Grid",

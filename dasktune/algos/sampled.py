@@ -154,6 +154,9 @@ class SampledTuner(Tuner):
     growing: ClassVar[bool] = True
     """Whether trials can be added to it."""
 
+    limits_trials: ClassVar[bool] = False
+    """Whether `trials` is a limit, and a smaller grid is tried as a whole."""
+
     def __init__(
         self,
         space: AnySpace | Definition,
@@ -174,6 +177,8 @@ class SampledTuner(Tuner):
         self._fed: deque[Proposal] = deque()
         self._proposed: list[Proposal] = []
         self.registered = 0
+        if self.source.most is not None and self.limits_trials:
+            self.trials = min(self.trials, self.source.most)
         if self.source.most is not None and self.trials > self.source.most:
             raise ConfigurationError(
                 f"trials must be <= {self.source.most:,}, the size of the grid, got {self.trials:,}"

@@ -115,6 +115,13 @@ def test_regret_is_measured_on_recorded_curves(tmp_path: Path) -> None:
     assert [name.rsplit(", ", 1)[1] for name in tables] == ["taskset 0", "lcbench 0", "own_mlp"]
 
 
+def test_auto_is_measured_by_source_of_curves(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    figures = run("auto", tmp_path, "--data", str(tmp_path))
+    assert 0 < figures["taskset: Auto's steps to the target, of the budget"]["value"] <= 1
+    assert figures["lcbench: Auto's steps over those of the best of four"]["value"] > 0
+
+
 def recorded(folder: Path) -> None:
     """Write curves as other people's are recorded: each gets to its own end, some diverge."""
     rng = np.random.default_rng(0)

@@ -9,6 +9,7 @@ from optuna.samplers import TPESampler
 
 from dasktune.algos import Random, Tuner
 from dasktune.algos.asha import ASHA
+from dasktune.algos.auto import Auto
 from dasktune.algos.bandit import Bandit
 from dasktune.algos.branching import Branching
 from dasktune.algos.curves import Persistence
@@ -155,6 +156,13 @@ class TestAsyncHyperband(Conformance):
 
     def make_wider(self, seed: int) -> Tuner:
         return AsyncHyperband(SPACE, trials=30, max_steps=9, min_steps=1, eta=3, seed=seed)
+
+
+class TestAuto(CostlyConformance):
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return Auto(SPACE, budget=90, max_steps=9, eta=3, seed=seed)
 
 
 class TestMedianStopping(Conformance):
