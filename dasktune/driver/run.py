@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor
 from dasktune.driver.reuse import KnownStates
 from dasktune.driver.speed_keeper import SpeedKeeper
+from dasktune.driver.transfer import GivenTrials
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Meter
 from dasktune.engine.outcome import Outcome
@@ -248,6 +250,7 @@ def inputs_of(
     objective: Objective,
     trials: Iterable[TrialRecord],
     queued: Iterable[Mapping[str, Value]],
+    given: Iterable[GivenTrials] = (),
 ) -> dict[str, object]:
     """Return the inputs that a new tuner of a study begins with.
 
@@ -261,18 +264,23 @@ def inputs_of(
         Its trials.
     queued
         Points that users want to be tried first.
+    given
+        The trials of other studies, which its sampler learns from, too.
     """
     inputs: dict[str, object] = {"objectives": len(objective.metrics)}
     if points := list(queued)[: tuner.most_queued]:
         inputs["queued"] = points
     if tuner.learns:
+        others = list(given)
+        if others:
+            inputs["given"] = {other.study: len(other.trials) for other in others}
         inputs["earlier"] = [
             {
                 "point": dict(trial.point or trial.params),
                 "step": trial.steps,
                 "losses": list(objective.losses(trial.metrics(objective))),
             }
-            for trial in trials
+            for trial in (*chain.from_iterable(each.trials for each in others), *trials)
             if trial.values is not None and trial.state is not TrialState.FAIL
         ]
     return inputs

@@ -35,6 +35,7 @@ from dasktune.driver.run import (
     seen_by_workers,
 )
 from dasktune.driver.speed_keeper import SpeedKeeper
+from dasktune.driver.transfer import TRANSFERS, given_trials
 from dasktune.engine.engine import Engine, refuse_objectives
 from dasktune.engine.limits import Limits, Meter, Used
 from dasktune.engine.outcome import Outcome
@@ -127,6 +128,7 @@ class Optimizer:
         self._is_stopping: bool | None = None  # None while nothing runs
         self._checks = TrainerChecks(results, config, lambda: bool(self._is_stopping))
         self._again: dict[Again, list[int]] = {}
+        self._transfer: str | None = None
         self.limit: str | None = None
         self.ending = ""
         self.runner: DaskRunner | None = None
@@ -148,6 +150,7 @@ class Optimizer:
         allow_failed_check: bool = False,
         audit: float | None = None,
         timeouts: Timeouts | None = None,
+        transfer: str | None = None,
     ) -> None:
         """Run a tuner until it has ended; a known one goes on where it was.
 
@@ -191,6 +194,11 @@ class Optimizer:
         timeouts
             How long workers, their steps, the scheduler and the database may be silent;
             the defaults of `dasktune.Timeouts` if None.
+        transfer
+            ``"database"`` gives a sampler that learns the finished trials of other studies in the
+            same database: of the same trainer, metric, direction and space. They are inputs in
+            the event log, so a replay needs no other study. None is for the trials of this study
+            only. A tuner that goes on keeps what it began with.
 
         Raises
         ------
@@ -216,6 +224,7 @@ class Optimizer:
             [
                 *_run_problems(tuner, client, workers, limits, callbacks, timeouts),
                 *audit_problems(audit),
+                *_transfer_problems(transfer),
             ]
         )
         refuse_objectives(tuner, self._results.objective)
@@ -224,6 +233,7 @@ class Optimizer:
         results, timeouts = self._results, timeouts or Timeouts()
         if not check or not checks_are_on() or allow_failed_check:
             audit = 0.0
+        self._transfer = transfer
         announcer = Announcer(self._study, callbacks, self._mirroring)
         with self.alone():
             results.catch_up()
@@ -306,6 +316,7 @@ class Optimizer:
             prefix = f"{reason}; " if reason else ""
             line = savings_line(results.summary())
             sys.stderr.write(f"{self._name}: {prefix}{line}\n")
+            sys.stderr.writelines(f"{self._name}: {each}\n" for each in self._given_lines(place))
             models = results.models(tuner) if tuner.model_weights else []
             sys.stderr.writelines(f"{self._name}: {line}\n" for line in lines_of(models))
 
@@ -774,7 +785,17 @@ class Optimizer:
     def _inputs(self, tuner: Tuner) -> dict[str, object]:
         results = self._results
         records = results.records.values()
-        return inputs_of(tuner, results.objective, records, self._additions.queued)
+        row, database = results.row, results.database
+        given = () if self._transfer is None else given_trials(database, row, tuner)
+        return inputs_of(tuner, results.objective, records, self._additions.queued, given)
+
+    def _given_lines(self, place: TunerPlace) -> list[str]:
+        """Return a line for each study whose trials a sampler began with."""
+        begun = (each for each in self._results.history.begun if each["place"] == place.number)
+        given = next(begun, {}).get("inputs", {}).get("given", {})
+        return [
+            f"its sampler learned from {count:,} trials of {name}" for name, count in given.items()
+        ]
 
     def _known_trials(self, tuner: Tuner, limits: Limits) -> Callable[[], KnownTrials]:
         return known_trials(self._results, tuner, self._inputs(tuner), limits)
@@ -839,6 +860,11 @@ def _name_problems(hp: Mapping[str, object], records: Iterable[TrialRecord]) -> 
     for name in hp if missing else ():
         if not any(name in names for names in known):
             yield unknown("hyper-parameter", name, sorted(set().union(*known)))
+
+
+def _transfer_problems(transfer: object) -> list[str]:
+    known = transfer is None or transfer in TRANSFERS
+    return [] if known else [unknown("transfer", str(transfer), TRANSFERS)]
 
 
 def _run_problems(

@@ -53,7 +53,7 @@ def test_auto_trains_a_grid_deeper_when_it_is_exhausted() -> None:
     assert [trial.steps for trial in ran.trials] == [50, 50, 50]
 
 
-def test_auto_begins_higher_where_a_step_is_a_small_part_of_the_budget() -> None:
+def test_auto_begins_higher_where_steps_are_small() -> None:
     assert begun(1, 10_000).first == 2, "16 of 10,000"
     tuner = begun(1, "1 worker-hours", max_steps=100)
     assert tuner.first == 0, "nobody knows how long a step takes"
