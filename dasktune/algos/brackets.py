@@ -129,7 +129,7 @@ class BracketTuner(SampledTuner):
 
     @property
     def advice(self) -> list[str]:
-        """A sentence more if half of the trials or more are trained to the end."""
+        """A sentence more if a third of the trials or more are trained to the end."""
         return [*super().advice, *self.options.advice(type(self).__name__, self.trials)]
 
     def place(self, trial: int) -> int:

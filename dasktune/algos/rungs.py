@@ -244,7 +244,7 @@ class Halving(Options):
             steps = steps[1:]
 
     def advice(self, name: str, trials: int) -> Iterator[str]:
-        """Yield a sentence if half of a tuner's trials or more will probably reach `max_steps`.
+        """Yield a sentence if a third of a tuner's trials or more will probably reach `max_steps`.
 
         Examples
         --------
@@ -256,7 +256,7 @@ class Halving(Options):
             return
         full = self._in_full(trials)
         least = replace(self, brackets=(0,))._in_full(trials)
-        if 2 * full < trials:
+        if 3 * full < trials:
             return
         if least < full:
             yield (

@@ -248,6 +248,8 @@ def test_rungs_refuse_all_that_is_wrong_at_once() -> None:
     ("trials", "steps", "brackets", "part"),
     [
         (20, 10, "standard", "about 10 of 20 trials to step 10, since some brackets"),
+        (40, 10, "standard", "about 19 of 40 trials to step 10, since some brackets"),
+        (50, 20, "standard", None),
         (3, 10, "standard", "ASHA trains all 3 trials to step 10: it stops some only"),
         (3, 10, "aggressive", "ASHA trains all 3 trials to step 10: it stops some only"),
         (20, 10, "aggressive", None),
