@@ -168,7 +168,12 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
 
 
 def call_problems(
-    name: str, signature: Signature, args: Sequence[object], options: Collection[str]
+    name: str,
+    signature: Signature,
+    args: Sequence[object],
+    options: Collection[str],
+    *,
+    example: str = "",
 ) -> list[str]:
     """Return the problems of a call: unknown, missing and doubled arguments, too many by position.
 
@@ -180,6 +185,8 @@ def call_problems(
         Its signature.
     args, options
         The arguments by position, and the names of the others.
+    example
+        What follows the problem of a missing argument, such as a call that has it.
 
     Examples
     --------
@@ -212,7 +219,7 @@ def call_problems(
     ]
     missing = [key for key in known if key not in given and parameters[key].default is _NONE]
     if missing:
-        problems.append(f"{name} must be given {' and '.join(missing)}")
+        problems.append(f"{name} must be given {' and '.join(missing)}{example}")
     return problems
 
 

@@ -53,13 +53,8 @@ def explained(
                 for name, value in kwargs.items()
                 if name in hints
             )
-            problems = call_problems(function.__name__, signature, args, kwargs)
-            refuse(
-                f"{problem}, such as {example} ({PAGE})"
-                if " must be given " in problem
-                else problem
-                for problem in problems
-            )
+            shown = f", such as {example} ({PAGE})"
+            refuse(call_problems(function.__name__, signature, args, kwargs, example=shown))
             return function(*args, **kwargs)
 
         return call
