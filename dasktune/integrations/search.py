@@ -39,6 +39,7 @@ from dasktune.space import Space
 from dasktune.study.create import create_study
 from dasktune.study.study import Study
 from dasktune.trainer.base import Trainer
+from dasktune.trainer.code import TrainerCode, pack, unpack
 from dasktune.trainer.fingerprint.installed import is_installed_name
 from dasktune.types import Value
 
@@ -375,7 +376,7 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         if not np.isfinite(means).any():
             failed = [trial for trial in trials if trial.error]
             if failed:
-                _train_here(trainer, failed[0], seed)
+                self._train_again(trainer, failed[0], seed)
             reason = failed[0].error if failed else "every score is NaN or infinite"
             raise TrainerError(f"no configuration has a finite score; the first: {reason}")
         ranked = np.where(np.isfinite(means), means, -np.inf)
@@ -391,6 +392,15 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self.best_index_ = int(np.argmax(ranked))
         self.best_params_ = params[self.best_index_]
         self.best_score_ = float(means[self.best_index_])
+
+    def _train_again(self, trainer: type[FoldsTrainer], trial: Trial, seed: int) -> None:
+        """Train the first step of a failed trial, so that the estimator raises its own error."""
+        values = {name: at(0) for name, at in trial.sequences.items()}
+        client = self.client or _current_client()
+        if client is None:  # the local cluster of the search has ended
+            _train(trainer, values, seed)
+        else:
+            client.submit(_train_packed, pack(trainer), values, seed, pure=False).result()
 
     def _refit(self, trial: Trial, trainer: type[FoldsTrainer], seed: int) -> None:
         """Train the best configuration on all rows, with the values of each of its steps."""
@@ -450,11 +460,15 @@ for _name in (
     setattr(DasktuneSearchCV, _name, _delegated(_name))
 
 
-def _train_here(trainer: type[FoldsTrainer], trial: Trial, seed: int) -> None:
-    """Train the first step of a failed trial, so that the estimator raises its own error."""
+def _train_packed(code: TrainerCode, values: Mapping[str, Value], seed: int) -> None:
+    """Train one step on a worker."""
+    _train(unpack(code), values, seed)
+
+
+def _train(trainer: type[FoldsTrainer], values: Mapping[str, Value], seed: int) -> None:
+    """Train one step."""
     own = trainer()
     own.seed = seed
-    values = {name: at(0) for name, at in trial.sequences.items()}
     own.build(values)
     own.setup(values)
     own.train()

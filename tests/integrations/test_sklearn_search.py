@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -200,6 +201,16 @@ def test_a_wrong_argument_is_refused(
 def test_an_unknown_scoring_is_refused() -> None:
     with pytest.raises(ValueError, match="nonsense"):
         search("sgd", {"alpha": [1.0]}, scoring="nonsense").fit(X, Y)
+
+
+def refusing(estimator: Any, x: Any, y: Any) -> float:
+    raise ValueError(f"process {os.getpid()} refuses")
+
+
+def test_an_error_of_all_configurations_is_a_workers(one_worker: Client) -> None:
+    with pytest.raises(ValueError, match=r"process \d+ refuses") as error:
+        search("sgd", {"alpha": [1.0]}, scoring=refusing, client=one_worker).fit(X, Y)
+    assert str(os.getpid()) not in str(error.value)
 
 
 def test_the_search_of_the_page_runs(two_threads: Client) -> None:
