@@ -68,6 +68,17 @@ def name_of(maker: Callable[..., Any]) -> str:
     return getattr(maker, "__qualname__", repr(maker))
 
 
+def is_same(first: object, second: object) -> bool:
+    """Return whether two values are the same for state keys: of one type, and equal.
+
+    Examples
+    --------
+    >>> is_same(1, 1), is_same(1, 1.0)
+    (True, False)
+    """
+    return type(first) is type(second) and bool(first == second)
+
+
 def refuse_ineffective(changed: Mapping[str, Value], used: Collection[str], where: str) -> None:
     """Refuse a value that changes while nothing takes it over.
 

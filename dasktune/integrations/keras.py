@@ -25,6 +25,7 @@ import numpy as np
 from dasktune.errors import ConfigurationError, StateError, TrainerError
 from dasktune.integrations.arguments import (
     arguments_of,
+    is_same,
     name_of,
     reads,
     refuse_ineffective,
@@ -162,7 +163,7 @@ class KerasTrainer(TorchTrainer):
     def setup(self, hp: Mapping[str, Value]) -> None:
         """Take over values that have changed."""
         before, fit = self._dasktune_values, self._dasktune_fit
-        changed = {name: hp[name] for name in hp if not _is_same(hp[name], before[name])}
+        changed = {name: hp[name] for name in hp if not is_same(hp[name], before[name])}
         self._dasktune_values = {**before, **changed}
         in_fit = {name for name in changed if fit.set_argument(name, before[name], changed[name])}
         others = {name for name in changed if fit.set_option(name, before[name], changed[name])}
@@ -187,7 +188,7 @@ class KerasTrainer(TorchTrainer):
         self._begin()
         self.has_ended = not fit.turns.go_on()
         self.epochs += 1
-        self.metrics = {**self.metrics, **fit.logs}
+        self.metrics = dict(fit.logs)  # without val_*, where validation_freq leaves it out
 
     def evaluate(self) -> Mapping[str, float]:
         """Return the metrics that the fit has logged."""
@@ -290,11 +291,11 @@ class _Fit:
 
     def set_argument(self, name: str, before: Value, value: Value) -> bool:
         """Set a changed argument of `fit`, or attribute of its data; return whether it is one."""
-        if _is_same(self._arguments.get(name), before):
+        if is_same(self._arguments.get(name), before):
             self._arguments[name] = value
             return True
         data = self._data_sets().values()
-        holding = [each for each in data if _is_same(vars(each).get(name), before)]
+        holding = [each for each in data if is_same(vars(each).get(name), before)]
         for each in holding:
             setattr(each, name, value)
         return any(reads(type(each), name, apart_from=frozenset({"__init__"})) for each in holding)
@@ -310,7 +311,7 @@ class _Fit:
         option, optimizer = _OPTIONS.get(name, name), self._optimizer()
         if option == "learning_rate":
             return self._set_rate(optimizer, name, before, value)
-        is_there = _is_same(vars(optimizer).get(option), before)
+        is_there = is_same(vars(optimizer).get(option), before)
         if is_there:
             setattr(optimizer, option, value)
             self.compile_anew()
@@ -562,10 +563,6 @@ def _refuse_without_position(argument: str, data: Any) -> None:
 
 def _is_of_keras(item: Any) -> bool:
     return type(item).__module__.partition(".")[0] == "keras"
-
-
-def _is_same(first: Any, second: Any) -> bool:
-    return type(first) is type(second) and bool(first == second)
 
 
 def _number_array(variable: Any) -> Any:

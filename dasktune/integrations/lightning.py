@@ -27,6 +27,7 @@ import torch
 from dasktune.errors import ConfigurationError, TrainerError
 from dasktune.integrations.arguments import (
     arguments_of,
+    is_same,
     name_of,
     reads,
     refuse_ineffective,
@@ -256,7 +257,7 @@ class LightningTrainer(TorchTrainer):
     def setup(self, hp: Mapping[str, Value]) -> None:
         """Take over values that have changed."""
         before = self._dasktune_values
-        changed = {name: value for name, value in hp.items() if not _is_same(value, before[name])}
+        changed = {name: value for name, value in hp.items() if not is_same(value, before[name])}
         self._dasktune_values = {**before, **hp}
         in_optimizers = {name for name in changed if self._set_option(name, before[name])}
         in_module = {name for name in changed if _set(self.module, name, before[name], hp[name])}
@@ -647,17 +648,13 @@ def _no_data() -> None:
 def _set(holder: Any, name: str, before: Value, value: Value) -> bool:
     """Set a changed attribute and entry of hparams; return whether the old value had an effect."""
     is_held = False
-    if _is_same(getattr(holder, name, None), before):
+    if is_same(getattr(holder, name, None), before):
         setattr(holder, name, value)
         is_held = True
-    if name in holder.hparams and _is_same(holder.hparams[name], before):
+    if name in holder.hparams and is_same(holder.hparams[name], before):
         holder.hparams[name] = value
         is_held = True
     return is_held and reads(type(holder), name, apart_from=_AT_FIRST)
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
 
 
 def _own_names(holder: Any) -> frozenset[str]:

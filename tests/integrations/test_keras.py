@@ -183,6 +183,11 @@ def test_metrics_are_those_of_keras_itself(
     assert "loss" in last
 
 
+def test_an_epoch_without_validation_reports_none() -> None:
+    metrics = run_alone(trainer(loaded), {"lr": 0.01}, 3).metrics
+    assert ["val_loss" in metrics[step] for step in (1, 2, 3)] == [False, True, False]
+
+
 def test_a_trial_that_a_callback_has_stopped_stays_as_it_is() -> None:
     lone = run_alone(trainer(stopped), {"lr": 0.05}, 4)
     assert lone.metrics[1] != lone.metrics[2] == lone.metrics[3] == lone.metrics[4]
