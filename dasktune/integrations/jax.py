@@ -10,6 +10,7 @@ import numpy as np
 from dasktune.errors import ConfigurationError, StateError
 from dasktune.integrations.installed import framework
 from dasktune.trainer.base import Trainer
+from dasktune.types import Value
 
 
 class JaxTrainer(Trainer):
@@ -67,6 +68,9 @@ class JaxTrainer(Trainer):
 class Trees:
     """Trees of arrays as attributes, which `Run.track` saves in a training function.
 
+    A hyper-parameter with the name of an option of ``optax.inject_hyperparams`` in one of the
+    trees, such as ``learning_rate``, is set there, when the trees are tracked and when it changes.
+
     Parameters
     ----------
     trees
@@ -98,6 +102,30 @@ class Trees:
         """
         for name, tree in vars(self).items():
             setattr(self, name, _filled(tree, state.get(name, ()), name))
+
+    def set_options(self, values: Mapping[str, Value]) -> set[str]:
+        """Set options of injected optimizers; return the names of those that there are.
+
+        Raises
+        ------
+        ConfigurationError
+            If a schedule of optax sets the option, too.
+        """
+        jax, taken = framework("jax", extra="jax"), set()
+        for part in jax.tree.leaves(vars(self), is_leaf=_has_options):
+            for name in values.keys() & (part.hyperparams if _has_options(part) else {}).keys():
+                if name in getattr(part, "hyperparams_states", ()):
+                    raise ConfigurationError(
+                        f"a schedule of optax sets {name!r}, too: give inject_hyperparams a number"
+                    )
+                kind = part.hyperparams[name].dtype
+                part.hyperparams[name] = jax.numpy.asarray(values[name], kind)
+                taken.add(name)
+        return taken
+
+
+def _has_options(part: Any) -> bool:
+    return isinstance(getattr(part, "hyperparams", None), dict)
 
 
 def _leaves(tree: Any) -> list[Any]:

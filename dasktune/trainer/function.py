@@ -180,7 +180,8 @@ class Run(Mapping[str, Value]):
 
         When the value of a hyper-parameter changes that is an option of a tracked optimizer
         (such as ``lr``), or the ``batch_size`` of a tracked loader, the new value is set there,
-        wherever the old one was.
+        wherever the old one was. An object with a method ``set_options(values)`` gets all values
+        here, and then those that change; it returns the names that it has taken over.
 
         Parameters
         ----------
@@ -208,6 +209,8 @@ class Run(Mapping[str, Value]):
             if any(item is known for known in self.tracked.values()):
                 continue
             self.tracked[_free(name, self.tracked)] = item
+            if hasattr(item, "set_options"):
+                item.set_options(self._values)
         given = (*objects, *named.values())
         return given[0] if len(given) == 1 else given
 
@@ -365,7 +368,9 @@ class Run(Mapping[str, Value]):
                 item.batch_size = value
             else:
                 options[name] = value
-        return bool(places)
+        takers = [item for item in self.tracked.values() if hasattr(item, "set_options")]
+        taken = [item for item in takers if name in item.set_options({name: value})]
+        return bool(places or taken)
 
     def _places(self, name: str, value: Any) -> Iterator[tuple[Any, dict[str, Any] | None]]:
         """Yield the tracked objects with an option of this value: the object, and its options."""

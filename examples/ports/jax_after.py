@@ -31,11 +31,10 @@ def main(run):
     now = run.track(dt.integrations.jax.Trees(params=params, opt_state=optimizer.init(params)))
     step = jax.jit(update)
     for _ in run.steps():
-        now.opt_state.hyperparams["learning_rate"] = jnp.float32(run["lr"])
         now.params, now.opt_state = step(now.params, now.opt_state, x[:1500], y[:1500])
         run.report(loss=loss(now.params, x[1500:], y[1500:]))
 
 
 study = dt.create_study(main, name="digits", metric="loss", direction="minimize")
-space = dt.Space(lr=[0.01, dt.sequences.MultiStep(0.01, milestones=[4], gamma=0.1)])
+space = dt.Space(learning_rate=[0.01, dt.sequences.MultiStep(0.01, milestones=[4], gamma=0.1)])
 tuner = dt.algos.Grid(space, max_steps=6)

@@ -11,9 +11,10 @@ from distributed import Client
 
 import dasktune as dt
 from dasktune.errors import ConfigurationError, StateError
-from dasktune.integrations.jax import JaxTrainer
+from dasktune.integrations.jax import JaxTrainer, Trees
 from dasktune.sequences import MultiStep
 from dasktune.trainer import run_alone
+from tests.integrations.exact import assert_resumes
 from tests.integrations.test_boosting_examples import imported
 
 pytestmark = pytest.mark.framework("jax", "optax", "flax")
@@ -102,3 +103,35 @@ def test_a_name_that_build_does_not_set_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match=r"must set self.momentum, or state_names"):
         run_alone(Wrong, {"lr": 0.1}, 1, states_at=[1])
+
+
+def descend(run: Any, rate: Any = 0.5) -> None:
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    optimizer = optax.chain(optax.clip(1.0), optax.inject_hyperparams(optax.sgd)(rate))
+    params = {"w": jnp.arange(3.0)}
+    trees = run.track(Trees(params=params, opt_state=optimizer.init(params)))
+    for _ in run.steps():
+        updates, trees.opt_state = optimizer.update({"w": jnp.ones(3)}, trees.opt_state)
+        trees.params = optax.apply_updates(trees.params, updates)
+        run.report(loss=jax.tree.reduce(jnp.add, jax.tree.map(jnp.sum, trees.params)))
+
+
+def test_options_of_optax_have_the_values_of_the_step() -> None:
+    rate = {"learning_rate": MultiStep(0.25, milestones=[2], gamma=0.5)}
+    losses = [values["loss"] for values in run_alone(descend, rate, 3).metrics.values()]
+    # Each of three weights falls by the rate.
+    assert np.diff([3.0, *losses]).tolist() == [-0.75, -0.75, -0.375]
+    assert_resumes(descend, rate, 4)
+
+
+def test_a_rate_that_a_schedule_sets_is_refused() -> None:
+    def scheduled(run: Any) -> None:
+        import optax
+
+        descend(run, optax.linear_schedule(0.1, 0.0, 3))
+
+    with pytest.raises(ConfigurationError, match="a schedule of optax sets 'learning_rate', too"):
+        run_alone(scheduled, {"learning_rate": 0.1}, 1)
