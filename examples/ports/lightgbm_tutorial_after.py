@@ -30,9 +30,7 @@ if __name__ == "__main__":
     study = dt.create_study(
         trainer, name="best", metric="best_score", direction="minimize", load_if_exists=True
     )
-    study.optimize(
-        dt.algos.Grid(dt.Space(learning_rate=[0.1, 0.3], num_leaves=[4, 8]), max_steps=60)
-    )
+    study.optimize(dt.algos.Grid(dt.Space(learning_rate=[0.1, 0.3], num_leaves=[4, 8]), 60))
     best = study.best_model().booster
 
     print(study.best_params, study.best_value, best.best_iteration)
