@@ -13,7 +13,8 @@ const script = (src) => new Promise((done, fail) => {
 const load = async (name) => { await script(isSaved ? URL.createObjectURL(await unpacked(name)) : name); await breathe(); };
 let loading = null;
 export const ready = () => {
-  loading ??= load("bokeh.min.js").then(() => load("bokeh-api.min.js"));
+  // A figure without data yet is no reason for a warning.
+  loading ??= load("bokeh.min.js").then(() => load("bokeh-api.min.js")).then(() => Bokeh.set_log_level("error"));
   return loading;
 };
 
