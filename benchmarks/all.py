@@ -43,7 +43,7 @@ NAMES = (
     "divided",
     "torture",
 )
-WITH_DATA = ("regret", "auto", "predictions", "time_to_target")
+WITH_DATA = ("regret", "auto", "predictions", "time_to_target", "branching")
 """Those that need recorded curves."""
 
 HERE = Path(__file__).parent

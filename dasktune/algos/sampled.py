@@ -134,7 +134,7 @@ class SampledTuner(Tuner):
     seed
         Decides which configurations are drawn. The seed of the training is the study's.
     sampler
-        Proposes configurations: any sampler of Optuna, a `dasktune.Forest` around one, or a
+        Proposes configurations: any sampler of Optuna, one of `dasktune.samplers`, or a
         `dasktune.algos.samplers.Source`. A sampler that learns proposes one for each free
         worker at a time. ``"grid"`` takes each configuration of a grid once, None draws at
         random.

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.process
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 MODULES = (
+    "branching",
     "decisions",
     "early_stopping",
     "figures",
@@ -282,3 +283,26 @@ def test_the_space_of_448_has_the_published_merge_rate(load: Any) -> None:
     assert space.size == 448
     rate = dt.preview(space, max_steps=spaces.STEPS, workers=40).merge_rate
     assert rate == pytest.approx(2.447, abs=0.01)
+
+
+def test_branching_counts_the_steps_of_a_search_by_hand(load: Any) -> None:
+    """Three trunks of 10 steps that part at 6: one is the target, the last to be proposed."""
+    branching = load("branching")
+    options = [dt.sequences.MultiStep(rate, [6], gamma=0.1) for rate in (1.0, 2.0)]
+    space = dt.Space(lr=[1.0, *options])
+    task = branching.Task(
+        name="drops",
+        space=space,
+        value=lambda sequences: -1.0 if sequences["lr"](0) == 1.0 else 1.0,
+        steps=10,
+        trials=50,
+        target=1.0,
+    )
+    order = branching.search(task, "grid", 0)
+    assert (order.merged, order.alone, order.trials, order.reached) == (24, 30, 3, True)
+
+
+def test_branching_needs_the_recorded_trials(tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / "branching.py"), "--data", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "a folder with own_stage" in done.stderr) == (2, True)
