@@ -75,11 +75,15 @@ class Batches(keras.utils.PyDataset):
 
 
 class Own(keras.Model):
-    """A model of a class of its own, with layers that are built when it is first called."""
+    """A model of a class of its own, with layers that are built when it is first called.
+
+    One has weights of bfloat16, a type that NumPy does not have.
+    """
 
     def __init__(self, weight: float) -> None:
         super().__init__()
-        self.hidden, self.out = keras.layers.Dense(8, "relu"), keras.layers.Dense(1)
+        self.hidden = keras.layers.Dense(8, "relu", dtype="bfloat16")
+        self.out = keras.layers.Dense(1)
         self.drop = keras.layers.Dropout(0.2)
         self.weight = weight
 
