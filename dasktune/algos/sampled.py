@@ -183,7 +183,7 @@ class SampledTuner(Tuner):
             raise ConfigurationError(
                 f"trials must be <= {self.source.most:,}, the size of the grid, got {self.trials:,}"
             )
-        count = min(self.trials, CHECKED)
+        count = min(self.trials, CHECKED // 10 if self.limits_trials else CHECKED)
         known = self.source.known(count) or RandomSource(self.space, self.seed).known(count)
         check_horizon(known, self.max_steps)
         self.begin()
