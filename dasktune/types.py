@@ -22,6 +22,25 @@ Metrics = Mapping[str, float]
 """Metric values of one state by name."""
 
 
+ENDED_AT: Final = "ended_at"
+"""Metric of a trainer that has ended by itself: the last step that it has trained.
+
+Later steps train nothing, and no figure counts them.
+"""
+
+
+def ended_at(metrics: Metrics) -> Step | None:
+    """Return the last step that was trained, if the trainer has ended by itself.
+
+    Examples
+    --------
+    >>> ended_at({"loss": 0.1, "ended_at": 12.0}), ended_at({"loss": 0.1})
+    (12, None)
+    """
+    at = metrics.get(ENDED_AT, math.nan)
+    return int(at) if math.isfinite(at) and at >= 0 else None
+
+
 class ValueFunction(Protocol):
     """A hyper-parameter as a pure function of the step.
 

@@ -221,7 +221,7 @@ class StudyView:
         return {
             "number": number,
             "state": record.state.value,
-            "steps": record.steps,
+            "steps": record.reached,
             "until": record.until,
             "max_steps": record.max_steps,
             "values": record.values,

@@ -32,7 +32,7 @@ from dasktune.graph.plan import Node
 from dasktune.graph.view import AttemptView, RunView
 from dasktune.logs import KEY_LETTERS, about, trials_text
 from dasktune.storage.checkpoints import Commit
-from dasktune.types import Metrics, Step
+from dasktune.types import Metrics, Step, ended_at
 from dasktune.worker.messages import (
     StageEnded,
     StageFailed,
@@ -401,9 +401,15 @@ class Attempts:
                     known.reports[at] = (key, metrics)
                     self.latest = (at, metrics)
                 measured = tuple(metrics for _, _, metrics in message.reports)
+                ends = [end for metrics in measured if (end := ended_at(metrics)) is not None]
                 return [
                     Reached(attempt=attempt, step=step, metrics=measured),
-                    Progress(attempt=attempt, step=step, seconds=seconds),
+                    Progress(
+                        attempt=attempt,
+                        step=step,
+                        seconds=seconds,
+                        trainer_ended_at=min(ends, default=None),
+                    ),
                 ]
             case StateSaved():
                 return self._saved(known, message)
@@ -429,7 +435,7 @@ class Attempts:
                 end.attempt.id,
                 end.at,
                 status=end.status,
-                step=end.attempt.position,
+                step=end.attempt.trained_to,
                 repeated=end.attempt.repeated,
                 message=end.message,
             )

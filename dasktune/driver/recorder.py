@@ -394,7 +394,7 @@ class Recorder:
                 study_id=self._study_id,
                 number=trial.number,
                 state=trial.state.value,
-                steps=trial.steps,
+                steps=trial.reached,
                 value=trial.value,
                 record=self._document(trial),
                 until=trial.until,

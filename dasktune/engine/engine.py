@@ -67,6 +67,7 @@ from dasktune.types import (
     Stop,
     TrialState,
     Value,
+    ended_at,
 )
 
 SNAPSHOT_EVERY = 1000
@@ -616,6 +617,7 @@ class Engine:
 
     def _take_report(self, session: Session, trial: TrialRecord, report: Report) -> None:
         trial.steps, trial.values = report.step, self.objective.values(report.metrics)
+        trial.ended_at = ended_at(report.metrics)
         if trial.until is None or report.step >= trial.until:
             trial.until = None
             session.requests.pop(trial.local, None)
@@ -649,6 +651,7 @@ class Engine:
         trial.state, trial.until = session.state_of(trial), None
         if report is not None:
             trial.values = self.objective.values(report.metrics)
+            trial.ended_at = ended_at(report.metrics)
             trial.alone = replace(trial.alone or Alone(), told=0)
         self._changed[trial.number] = None
 

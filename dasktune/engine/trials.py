@@ -62,6 +62,8 @@ class TrialRecord:
         Steps of the last report that its tuner was told.
     values
         The metrics of the study's objectives there.
+    ended_at
+        The last step that it has trained, if its trainer has ended by itself.
     message, traceback
         Why it failed.
     point, domains
@@ -90,6 +92,7 @@ class TrialRecord:
     until: Step | None = None
     steps: Step = 0
     values: tuple[float, ...] | None = None
+    ended_at: Step | None = None
     message: str = ""
     traceback: str = ""
     user_attrs: dict[str, object] = field(default_factory=dict)
@@ -114,6 +117,19 @@ class TrialRecord:
         start = 0 if self.alone is not None else self.steps
         self.devices = with_change(self.devices, start, devices)
         return True
+
+    @property
+    def reached(self) -> Step:
+        """The step of its last report; an earlier one if its trainer had ended there."""
+        return self._at_most(self.steps)
+
+    @property
+    def asked(self) -> Step:
+        """The last step that is asked of it; an earlier one if its trainer has ended there."""
+        return self._at_most(max(self.steps, self.until or 0))
+
+    def _at_most(self, step: Step) -> Step:
+        return step if self.ended_at is None else min(step, self.ended_at)
 
     @property
     def value(self) -> float | None:
@@ -147,6 +163,7 @@ class TrialRecord:
             "user_attrs": self.user_attrs,
             "values": None if self.values is None else list(self.values),
             "max_steps": self.max_steps,
+            **({} if self.ended_at is None else {"ended_at": self.ended_at, "steps": self.steps}),
             **({} if self.alone is None else {"alone": asdict(self.alone)}),
             **({} if self.devices == ONE_DEVICE else {"devices": [*map(list, self.devices)]}),
             **({"numerics": self.numerics} if self.numerics else {}),
@@ -190,7 +207,8 @@ class TrialRecord:
             return cls(
                 number=number,
                 state=TrialState(state),
-                steps=steps,
+                # Where its trainer has ended, the column has that step.
+                steps=fields.pop("steps", steps),  # type: ignore[arg-type]
                 values=tuple(values) if isinstance(values, list) else None,
                 alone=None if alone is None else Alone(**alone),  # type: ignore[arg-type]
                 needs=None if needs is None else Needs.of(needs),
@@ -217,7 +235,7 @@ class Trial:
     sequences
         Its hyper-parameters as functions of the step, by name.
     steps
-        Steps that its last report was made at.
+        Steps that its last report was made at; fewer if its trainer had ended by itself before.
     values
         The metrics of the study's objectives at that step, None before the first report.
     metrics
@@ -294,20 +312,20 @@ def trial_of(
     nodes = plan.nodes_of(record.number)
     failed = record.state is TrialState.FAIL
     # No one comes past the step that failed; others may train further on from any other.
-    limit = record.max_steps if failed else max(record.steps, record.until or 0)
+    limit = record.max_steps if failed else record.asked
+    known = {step: node.metrics[step] for node in nodes for step in sorted(node.metrics)}
+    metrics = {step: values for step, values in known.items() if step <= limit}
+    if limit == record.ended_at and limit not in metrics:
+        # It was not measured at its end, but later, where it was the same.
+        metrics[limit] = known[min(step for step in known if step > limit)]
     return Trial(
         number=record.number,
         state=record.state,
         params=record.params,
         sequences=record.sequences,
-        steps=record.steps,
+        steps=record.reached,
         values=None if record.values is None else list(record.values),
-        metrics={
-            step: node.metrics[step]
-            for node in nodes
-            for step in sorted(node.metrics)
-            if step <= limit
-        },
+        metrics=metrics,
         error=(record.traceback or record.message) if failed else None,
         user_attrs=record.user_attrs,
         seed=record.seed,
@@ -431,7 +449,7 @@ def table_of(
     devices = ["devices"] if any(record.devices != ONE_DEVICE for record in records) else []
     rows = [
         [
-            *(record.number, record.state.value, record.steps),
+            *(record.number, record.state.value, record.reached),
             *(record.values or [None] * objectives),
             *([record.seed] * len(seeds)),
             *([record.devices[-1][1]] * len(devices)),

@@ -21,6 +21,7 @@ class Attempt:
     stands for what another driver trains; of one that is `uprooted` it is known that the state
     it starts from had gone: that it does not find it says nothing of one that was saved there
     since. `timed_steps` are its steps whose time has been learned from, `timed_seconds` that time.
+    `trainer_ended_at` is the last step that its trainer has trained if that has ended by itself.
     `heard_at` is the time of the message that it was at `position`. One that stops so that its rest
     is trained by another class `goes_to` that class; `reviewed` are its steps when that was last
     looked at because of its progress, and it `knew` as many moves of speeds by then.
@@ -57,6 +58,13 @@ class Attempt:
     goes_to: str = ""
     lenders: tuple[str, ...] = ()
     hosts: Mapping[str, str] = field(default_factory=dict)
+    trainer_ended_at: Step | None = None
+
+    @property
+    def trained_to(self) -> Step:
+        """The last step that was trained: its position, unless its trainer had ended before."""
+        end = self.position if self.trainer_ended_at is None else self.trainer_ended_at
+        return max(self.start, min(self.position, end))
 
     @property
     def workers(self) -> tuple[str, ...]:

@@ -608,6 +608,8 @@ class Dispatcher:
         attempt = self.attempts.get(event.attempt)
         if attempt is None:
             return
+        if event.trainer_ended_at is not None:
+            attempt.trainer_ended_at = event.trainer_ended_at
         self._advance(attempt, event.step)
         self._placing.heard_of(attempt, now)
         self._placing.packing.reached(attempt, event.step)
@@ -872,7 +874,7 @@ class Dispatcher:
         if not attempt.ended:
             attempt.ended = True
             self._placing.leave(attempt)
-            self.steps_executed += attempt.position - attempt.start
+            self.steps_executed += attempt.trained_to - attempt.start
             self.steps_repeated += attempt.repeated
 
     def _attempt_on(self, node: Node) -> Attempt | None:

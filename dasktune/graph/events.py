@@ -114,11 +114,14 @@ class Progress:
     seconds
         Time spent in training steps and their evaluation since the attempt's start; 0 if it is
         not known.
+    trainer_ended_at
+        The last step that was trained, if the trainer has ended by itself.
     """
 
     attempt: str
     step: Step
     seconds: float = 0.0
+    trainer_ended_at: Step | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,10 @@ class AttemptView(Protocol):
         """The last step that its worker reported."""
 
     @property
+    def trained_to(self) -> Step:
+        """The last step that was trained: its position, unless its trainer had ended before."""
+
+    @property
     def started(self) -> float | None:
         """Time at which it began to train; None if it waits behind another attempt."""
 
@@ -395,7 +399,7 @@ class RunView:
     def steps_unsaved(self) -> int:
         """Steps that attempts of this driver have trained and not saved yet."""
         return sum(
-            attempt.position - max(attempt.start, attempt.saved)
+            max(0, attempt.trained_to - max(attempt.start, attempt.saved))
             for attempt in self._dispatcher.attempts.values()
             if not attempt.taken
         )

@@ -13,7 +13,7 @@ import numpy as np
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.integrations.arguments import arguments_of, name_of
 from dasktune.trainer.base import Trainer
-from dasktune.types import Value
+from dasktune.types import ENDED_AT, Value
 
 RATES = frozenset({"learning_rate", "eta", "shrinkage_rate"})
 """Parameters that a booster takes over between two rounds without a trace of the older value."""
@@ -175,7 +175,7 @@ class BoostingTrainer(Trainer):
             metrics["best_score"] = self.best_score
             metrics["best_iteration"] = self.booster.best_iteration
         if self.has_ended:
-            metrics["ended_at"] = -(-self.rounds // self.rounds_per_step)
+            metrics[ENDED_AT] = -(-self.rounds // self.rounds_per_step)
         return metrics
 
     def state_dict(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from dasktune.trainer import attributes
 from dasktune.trainer.optional_torch import torch
 from dasktune.trainer.torch import TorchTrainer
 from dasktune.trainer.turns import Turns
-from dasktune.types import Value
+from dasktune.types import ENDED_AT, Value
 
 _BACKENDS = ("torch", "jax")
 
@@ -192,7 +192,8 @@ class KerasTrainer(TorchTrainer):
 
     def evaluate(self) -> Mapping[str, float]:
         """Return the metrics that the fit has logged."""
-        return self.metrics
+        has_stopped = self.has_ended and self.epochs < self._dasktune_fit.epochs
+        return {**self.metrics, ENDED_AT: self.epochs} if has_stopped else self.metrics
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Return a context that does nothing: the epoch has been validated already."""

@@ -44,7 +44,7 @@ from dasktune.trainer.base import LOGGERS
 from dasktune.trainer.generators import global_states, is_cuda, restore_global
 from dasktune.trainer.torch import TorchTrainer
 from dasktune.trainer.turns import Turns, TurnsEnded
-from dasktune.types import Sequences, Value
+from dasktune.types import ENDED_AT, Sequences, Value
 
 _OURS = {
     "accelerator": "the device of a worker is given by dasktune",
@@ -272,11 +272,10 @@ class LightningTrainer(TorchTrainer):
 
     def train(self) -> None:
         """Train one epoch."""
-        loop = self._dasktune_trainer.fit_loop
         if self.has_ended:
-            if 0 <= loop.max_epochs <= loop.epoch_progress.current.processed:
+            if self._is_at_end:
                 raise TrainerError(
-                    f"all {loop.max_epochs} epochs of max_epochs have been trained: give the "
+                    f"all {self._epochs} epochs of max_epochs have been trained: give the "
                     "tuner no more steps than that"
                 )
             return  # a callback has stopped it
@@ -292,7 +291,9 @@ class LightningTrainer(TorchTrainer):
                 f"{type(self.module).__name__} must log its metrics, as in "
                 "self.log('val_loss', loss) within validation_step"
             )
-        return self.metrics
+        if not self.has_ended or self._is_at_end:
+            return self.metrics
+        return {**self.metrics, ENDED_AT: self._epochs}
 
     def model_file(self, ending: str) -> bytes:
         """Return the module as a checkpoint for ``load_from_checkpoint`` of its class."""
@@ -300,6 +301,16 @@ class LightningTrainer(TorchTrainer):
         file = io.BytesIO()
         torch.save(content, file)
         return file.getvalue()
+
+    @property
+    def _epochs(self) -> int:
+        """The number of epochs that were trained."""
+        return int(self._dasktune_trainer.fit_loop.epoch_progress.current.processed)
+
+    @property
+    def _is_at_end(self) -> bool:
+        """Whether all epochs of max_epochs were trained."""
+        return bool(0 <= self._dasktune_trainer.max_epochs <= self._epochs)
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Return a context that does nothing: the epoch has been validated already."""

@@ -27,7 +27,7 @@ from dasktune.integrations.installed import framework
 from dasktune.trainer.generators import is_cuda
 from dasktune.trainer.torch import TorchTrainer
 from dasktune.trainer.turns import Turns
-from dasktune.types import Value
+from dasktune.types import ENDED_AT, Value
 
 _OPTIONS = {"learning_rate": "lr"}
 """Options of optimizers that Hugging Face's arguments name otherwise."""
@@ -149,12 +149,14 @@ class TransformersTrainer(TorchTrainer):
 
     def evaluate(self) -> Mapping[str, float]:
         """Return the metrics that the trainer has logged in the last epoch."""
+        made = self._dasktune_trainer
         if not self.metrics:
             raise TrainerError(
                 f"the trainer of {name_of(type(self).make)} logs nothing in an epoch: give it an "
                 "eval_dataset, or logging_strategy='epoch'"
             )
-        return self.metrics
+        has_stopped = self.has_ended and self.epochs < made.state.num_train_epochs
+        return {**self.metrics, ENDED_AT: self.epochs} if has_stopped else self.metrics
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Return a context that does nothing: the epoch has been evaluated already."""

@@ -142,7 +142,7 @@ class Translator:
             "sequences": {name: repr(sequence) for name, sequence in record.sequences.items()},
         }
         if record.state.is_finished:
-            attributes["steps"] = record.steps
+            attributes["steps"] = record.reached
             pairs = zip(self._objective.metrics, record.values or (), strict=False)
             if lost := {name: str(value) for name, value in pairs if not math.isfinite(value)}:
                 attributes["not finite"] = lost

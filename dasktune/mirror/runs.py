@@ -237,7 +237,7 @@ class Runs:
             name=run_name(record),
             number=record.number,
             state=record.state,
-            steps=record.steps,
+            steps=record.reached,
             values=record.metrics(self._study.objective),
             error=(record.message or record.traceback) if record.state is TrialState.FAIL else "",
             user_attrs=dict(record.user_attrs),
@@ -255,7 +255,7 @@ class Runs:
 def _reports(plan: SearchPlan, record: TrialRecord, after: Step) -> Iterator[tuple[Step, Node]]:
     """Yield the steps with metrics of a trial, as `dasktune.Trial` has them, and their nodes."""
     failed = record.state is TrialState.FAIL
-    limit = record.max_steps if failed else max(record.steps, record.until or 0)
+    limit = record.max_steps if failed else record.asked
     for node in plan.nodes_of(record.number):
         if node.stop > after:
             for step in sorted(node.metrics):

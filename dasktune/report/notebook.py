@@ -143,7 +143,7 @@ def study_html(study: Any) -> str:
         (
             str(record.number),
             state_word(record.state, is_driven=driven),
-            f"{record.steps:,}",
+            f"{record.reached:,}",
             escape(number(record.value)),
             *(_cut(number(record.params[name])) if name in record.params else "" for name in names),
         )

@@ -259,7 +259,7 @@ def remaining(plan: SearchPlan, trials: Iterable[TrialRecord]) -> Remaining:
     requested = 0
     reached: dict[Node, int] = {}
     for trial in trials:
-        until = max(trial.steps, trial.until or 0)
+        until = trial.asked
         requested += until
         for node in plan.nodes_of(trial.number):
             if node.start < until:

@@ -49,7 +49,7 @@ def _asked(study: HasTrials) -> Iterator[tuple[Hashable, Sequences, Step]]:
     """Yield the start, the sequences and the requested steps of each trial."""
     plan = study.plan
     for number, trial in study.records.items():
-        steps = max(trial.steps, trial.until or 0)
+        steps = trial.asked
         if trial.was_trained_here and steps:
             # A trial that shares nothing starts from a state of its own.
             yield plan.nodes_of(number)[0].key_at(0), trial.keyed_sequences, steps

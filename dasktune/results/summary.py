@@ -242,11 +242,7 @@ def spread_of(values: Iterable[float]) -> Measurements:
 
 def steps_asked(trials: Mapping[int, TrialRecord]) -> dict[int, Step]:
     """Return the requested steps of each trial that is trained here."""
-    return {
-        number: max(trial.steps, trial.until or 0)
-        for number, trial in trials.items()
-        if trial.was_trained_here
-    }
+    return {number: trial.asked for number, trial in trials.items() if trial.was_trained_here}
 
 
 def unique_steps(plan: SearchPlan, asked: Mapping[int, Step]) -> int:

@@ -150,6 +150,7 @@ def test_a_trial_that_a_callback_has_stopped_stays_as_it_is() -> None:
     kind = trainer(Net, Data, callbacks=[stopping])
     lone = run_alone(kind, {"lr": 0.05}, 4)
     assert lone.metrics[1] != lone.metrics[2] == lone.metrics[3] == lone.metrics[4]
+    assert ("ended_at" in lone.metrics[1], lone.metrics[2]["ended_at"]) == (False, 2)
     assert_resumes(kind, {"lr": 0.05}, 4)
 
 
