@@ -28,7 +28,9 @@ def import_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(homes[name]), name)
+        module = import_module(homes[name])
+        # A package that users call, such as dasktune.simulate, is the name itself.
+        return module if homes[name] == f"{package}.{name}" else getattr(module, name)
 
     return get
 
