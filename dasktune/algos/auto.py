@@ -20,8 +20,7 @@ PARTS: Final = 1024
 """The budget over the first rung: the most trials that can begin.
 
 With eta 4 each of the five rungs up to ``budget / 4`` costs about as much as the others, so that
-about 200 trials begin and one is trained to the top. On the recorded curves of
-``benchmarks/auto.py`` a first rung of 1/512 and of 1/256 of the budget needs more steps.
+about 200 trials begin and one is trained to the top.
 """
 
 SECONDS: Final = {"worker-seconds": 1, "worker-minutes": 60, "worker-hours": 3600}
