@@ -165,9 +165,9 @@ class Run(Mapping[str, Value]):
         if name not in self._values:
             known = ", ".join(sorted(self._values))
             raise UnknownValueError(
-                f"the value of {name!r} must be suggested before the run is used otherwise "
-                "(run.loader, run.track, run.steps and so on), or be in the tuner's space; "
-                f"this trial has: {known}"
+                f"the value of {name!r} must be in the tuner's space, as all that the function "
+                "suggests, or be suggested before the run is used otherwise (run.loader, "
+                f"run.track, run.steps and so on); this trial has: {known}"
             )
         return drawn_from(domain, name, self._values[name])
 

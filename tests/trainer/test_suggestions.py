@@ -173,7 +173,7 @@ def failing(body, **values):
 def test_a_late_suggestion_says_where_it_belongs():
     error = failing(lambda run: run.suggest_int("width", 1, 3))
     assert isinstance(error, UnknownValueError)
-    assert str(error).startswith("the value of 'width' must be suggested before the run is used")
+    assert str(error).startswith("the value of 'width' must be in the tuner's space")
     assert str(error).endswith("this trial has: lr")
     assert str(failing(lambda run: None)) == (
         "'lr' must be suggested before the loop over run.steps(); in the loop, run['lr'] is its "

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dasktune.engine.timeouts import PARENT_LOOK_SECONDS
-from dasktune.errors import ConfigurationError, TrainerError
+from dasktune.errors import ConfigurationError, TrainerError, UnknownValueError
 from dasktune.storage.codec import decode, encode
 from dasktune.trainer.check_resume.differences import leaf_digest, leaves
 from dasktune.trainer.check_resume.plan import Span
@@ -163,7 +163,7 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
     part = _whole if job.part == "whole" else _rest
     try:
         findings = part(job, trainer_class, meter)
-    except ConfigurationError as error:
+    except (ConfigurationError, UnknownValueError) as error:
         findings = {_REFUSED: str(error)}
     save(findings, job.folder, job.part)
 
