@@ -129,8 +129,8 @@ def _cluster(workers: int, **keywords: Any) -> LocalCluster:
         )
     except RuntimeError as error:
         raise ClusterError(
-            f"local workers could not be started: {error} A script must run its study under "
-            "`if __name__ == '__main__':`, because each worker process reads the script, too"
+            f"local workers could not be started: {error} If a script runs its study outside "
+            "`if __name__ == '__main__':`, move it there: each worker process reads the script, too"
         ) from error
 
 

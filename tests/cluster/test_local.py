@@ -311,4 +311,4 @@ def test_script_without_a_main_guard_gets_advice(tmp_path: Path) -> None:
     start = "dasktune.errors.ClusterError: local workers could not be started"
     told = [line for line in ended.stderr.splitlines() if line.startswith(start)]
     assert told
-    assert "under `if __name__ == '__main__':`" in told[-1]
+    assert "outside `if __name__ == '__main__':`, move it there" in told[-1]
