@@ -39,6 +39,8 @@ def make(folder: Path, name: str = "net", **options: Any) -> dt.Study:
 
 def run(study: dt.Study, steps: int = 8) -> None:
     with single_thread(Summing) as client:
-        tuner = dt.algos.Grid(dt.Space(lr=RATES), max_steps=steps)
-        study.optimize(tuner, client=client, check=False, progress=False, last_line=False)
+        # One after the other: else the measured times decide which trial has the shared steps.
+        for rate in RATES:
+            tuner = dt.algos.Grid(dt.Space(lr=[rate]), max_steps=steps)
+            study.optimize(tuner, client=client, check=False, progress=False, last_line=False)
     study.close()

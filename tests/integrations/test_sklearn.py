@@ -208,7 +208,7 @@ def test_the_example_saves_the_steps_of_the_page(
 
 
 def test_an_unknown_parameter_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="unknown parameter 'lr' of SGDClassifier; known"):
+    with pytest.raises(ConfigurationError, match="unknown parameter of SGDClassifier 'lr'; known"):
         run_alone(Classifier, {"lr": 0.1}, 1)
 
 
