@@ -248,7 +248,8 @@ def test_both_scripts_of_the_page_run(
     for name, text in scripts().items():
         (tmp_path / f"{name}.py").write_text(text)
     with_optuna, with_dasktune = map(import_module, scripts())
-    theirs = optuna.create_study(direction="maximize")
+    sampler = optuna.samplers.RandomSampler(seed=0)
+    theirs = optuna.create_study(direction="maximize", sampler=sampler)
     theirs.optimize(with_optuna.objective, n_trials=1)
     ours = dt.create_study(
         with_dasktune.objective, name="digits", metric="accuracy", direction="maximize"

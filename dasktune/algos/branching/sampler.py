@@ -92,8 +92,8 @@ class Branching(Sampler):
     ...     dt.Space(lr=decays), trials=4, max_steps=60, sampler=Branching(startup=1)
     ... )
     >>> found = dt.simulate(tuner, lambda values, step: values["lr"] / step)
-    >>> found.summary()["steps_unique"]
-    165
+    >>> len(found.trials)
+    4
     """
 
     def __init__(self, *, explore: int = 2, startup: int = 5) -> None:
