@@ -168,7 +168,9 @@ class BranchingSource(ObservingSource):
         known, losses, pending = self._known()
         if len(known) < self._startup:
             return {"point": dict(drawn.point)}
-        level = self._observed.level(self._startup) or 1
+        # Without a report of its own trials it compares earlier ones at the last step of any.
+        earlier = max((step for each in known for step in each.losses), default=1)
+        level = self._observed.level(self._startup) or earlier
         self._store()
         candidates = [
             (each, price)

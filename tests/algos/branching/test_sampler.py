@@ -92,6 +92,20 @@ def test_source_with_failed_trials_goes_on() -> None:
     source.accept(10, source.propose(10))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_first_proposal_knows_late_values_of_earlier_trials(seed: int) -> None:
+    """All trials have the same first value; those with an early drop were better."""
+    space = Space(lr=Family(MultiStep, init=[0.1], milestones=[[8], [20]], gamma=Float(0.1, 0.9)))
+    source = Branching().source(space, seed)
+    for gamma in (0.1, 0.3, 0.5, 0.7, 0.9):
+        for milestones, worse in (("(8,)", 0.0), ("(20,)", 1.0)):
+            point = {"lr.milestones": milestones, "lr.gamma": gamma}
+            source.earlier(point, STEPS, (gamma + worse,))
+    assert not source.earlier_ignored
+    drops = source.accept(0, source.propose(0)).sequences["lr"]
+    assert drops(8) < 0.05
+
+
 def test_known_space_of_few_points_goes_on_at_random() -> None:
     space = Space(lr=[Constant(0.1), MultiStep(0.1, [8], gamma=0.1)])
     source = Branching(startup=1).source(space, 0)
