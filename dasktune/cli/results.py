@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,7 @@ def as_text(study: Study, trials: Sequence[Trial]) -> str:
     parts = [*best, *_failures(failed(trials)), savings_line(summary)]
     differences = summary["audits"]["differences"]
     parts += ["\n".join(map(printable, text.splitlines())) for text in differences]
+    parts += [printable(f"a sampler learned from {each}") for each in study.transfers]
     if study.ending:
         parts.append(f"ended: {study.ending}")
     if study.limit is not None:
@@ -84,6 +86,7 @@ def as_json(study: Study, trials: Sequence[Trial], report: Path | None) -> dict[
         "limit": study.limit,
         "ending": study.ending or None,
         "failed": [{"number": trial.number, "error": last_line(trial)} for trial in failed(trials)],
+        "transfers": list(map(asdict, study.transfers)),
         "summary": dict(study.summary()),
         "report": None if report is None else str(report),
     }

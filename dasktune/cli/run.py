@@ -98,6 +98,13 @@ def run(
             rich_help_panel="Check and audit",
         ),
     ] = False,
+    transfer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="database: the sampler also learns from other studies there; without, from none.",
+        ),
+    ] = None,
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Serve a live page on loopback; print its address.")
     ] = False,
@@ -137,6 +144,7 @@ def run(
             check=check,
             allow_failed_check=allow_failed_check,
             audit=place.audit,
+            transfer=transfer,
         )
         if retry_failed:
             study.retry_failed()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from dasktune.algos.base import Tuner
 from dasktune.driver.history import History
@@ -19,6 +19,37 @@ TRANSFERS: Final = ("database",)
 
 SAME: Final = ("fingerprint", "metric", "direction")
 """What two studies must have in common; the space is compared by tuner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """The number of trials that a sampler learned from another study, before its first proposal.
+
+    Parameters
+    ----------
+    tuner
+        The place of the sampler's tuner in `Study.tuners`.
+    study
+        The study that gave the trials.
+    trials
+        Their number.
+    """
+
+    tuner: int
+    study: str
+    trials: int
+
+    def __str__(self) -> str:
+        return f"{self.trials:,} trial{'s' if self.trials > 1 else ''} of {self.study}"
+
+
+def transfers_of(begun: Iterable[Mapping[str, Any]]) -> list[Transfer]:
+    """Return the transfers in the events that the tuners of a study began with."""
+    return [
+        Transfer(tuner=event["place"], study=study, trials=trials)
+        for event in begun
+        for study, trials in event["inputs"].get("given", {}).items()
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from dasktune.driver.history import History, TunerPlace
 from dasktune.driver.numerics import PORTABLE
 from dasktune.driver.reuse import KnownStates
 from dasktune.driver.run_status import RunStatus
+from dasktune.driver.transfer import Transfer, transfers_of
 from dasktune.engine.event_log import Record, Replay, replay
 from dasktune.engine.limits import Used
 from dasktune.engine.trials import (
@@ -234,6 +235,11 @@ class StudyResults:
     def tuners(self) -> list[Mapping[str, object]]:
         """Identities of the tuners that the study was run with, in order."""
         return [record["identity"] for record in self.history.begun]
+
+    @property
+    def transfers(self) -> list[Transfer]:
+        """The trials of other studies that samplers learned from, by tuner and study."""
+        return transfers_of(self.history.begun)
 
     def decisions_of(self, place: int) -> Iterator[Record]:
         """Yield every call of the tuner at a place of `tuners`, with its decisions."""

@@ -316,7 +316,9 @@ class Optimizer:
             prefix = f"{reason}; " if reason else ""
             line = savings_line(results.summary())
             sys.stderr.write(f"{self._name}: {prefix}{line}\n")
-            sys.stderr.writelines(f"{self._name}: {each}\n" for each in self._given_lines(place))
+            for each in results.transfers:
+                if each.tuner == place.number:
+                    sys.stderr.write(f"{self._name}: its sampler learned from {each}\n")
             models = results.models(tuner) if tuner.model_weights else []
             sys.stderr.writelines(f"{self._name}: {line}\n" for line in lines_of(models))
 
@@ -788,14 +790,6 @@ class Optimizer:
         row, database = results.row, results.database
         given = () if self._transfer is None else given_trials(database, row, tuner)
         return inputs_of(tuner, results.objective, records, self._additions.queued, given)
-
-    def _given_lines(self, place: TunerPlace) -> list[str]:
-        """Return a line for each study whose trials a sampler began with."""
-        begun = (each for each in self._results.history.begun if each["place"] == place.number)
-        given = next(begun, {}).get("inputs", {}).get("given", {})
-        return [
-            f"its sampler learned from {count:,} trials of {name}" for name, count in given.items()
-        ]
 
     def _known_trials(self, tuner: Tuner, limits: Limits) -> Callable[[], KnownTrials]:
         return known_trials(self._results, tuner, self._inputs(tuner), limits)

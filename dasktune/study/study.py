@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from dasktune.algos.base import Tuner, known_configurations
+from dasktune.driver.transfer import Transfer
 from dasktune.engine.trials import Repeated, Trial, TrialRecord
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import SearchPlan
@@ -178,6 +179,11 @@ class Study:
     def tuners(self) -> list[Mapping[str, object]]:
         """Identities of the tuners that the study was run with, in order."""
         return self.results.tuners
+
+    @property
+    def transfers(self) -> list[Transfer]:
+        """The trials of other studies that samplers learned from, by tuner and study."""
+        return self.results.transfers
 
     stages = _of("results", StudyResults.stages)
     summary = _of("results", StudyResults.summary)

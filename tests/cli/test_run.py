@@ -43,6 +43,12 @@ def test_a_study_runs_to_its_end_and_then_returns_at_once(folder: Folder) -> Non
     assert len(folder.steps()) == UNIQUE
 
 
+def test_transfer_from_an_unknown_place_is_refused(folder: Folder) -> None:
+    done = folder.command(*RUN, "--transfer", "store")
+    assert done.returncode == 2, done.stdout
+    assert "unknown transfer 'store'; known: database" in done.stderr
+
+
 def test_a_failed_trial_is_named_and_the_others_complete(folder: Folder) -> None:
     done = folder.command(*RUN, "--config", "bad=true", "--json")
     assert done.returncode == 1, done.stderr

@@ -11,6 +11,8 @@ from distributed import Client
 from optuna.samplers import TPESampler
 
 import dasktune as dt
+from dasktune.cli.results import as_json, as_text
+from dasktune.driver.transfer import Transfer
 from dasktune.errors import ConfigurationError
 from tests.toy_trainers import Adding
 
@@ -60,6 +62,13 @@ def test_transfer_gives_trials_of_the_same_trainer_and_space(
         assert {each["step"] for each in inputs["earlier"]} == {2}
         assert "second: its sampler learned from 3 trials of first" in capsys.readouterr().err
         assert second.replay(tpe(1)).identical
+        assert second.transfers == [
+            Transfer(tuner=0, study="first", trials=3),
+            Transfer(tuner=0, study="without", trials=3),
+        ]
+        assert "a sampler learned from 3 trials of first" in as_text(second, second.trials)
+        (given, _) = as_json(second, [], None)["transfers"]  # type: ignore[misc]
+        assert given == {"tuner": 0, "study": "first", "trials": 3}
 
 
 def test_transfer_of_another_name_is_refused(tmp_path: Path) -> None:
