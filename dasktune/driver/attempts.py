@@ -20,6 +20,7 @@ from dasktune.engine.timeouts import DURABLE_SECONDS
 from dasktune.graph.events import (
     Event,
     Failed,
+    Omitted,
     Progress,
     RunStage,
     Saved,
@@ -41,6 +42,7 @@ from dasktune.worker.messages import (
     StageProgress,
     StageStarted,
     StateMeasured,
+    StateOmitted,
     StateSaved,
     StepMetrics,
     StoreFailed,
@@ -124,6 +126,8 @@ class _OpenAttempt:
         The messages that wait until the metrics for the first of them are looked up.
     is_asked
         Whether its states are being looked up.
+    is_omitted
+        Whether its last state is not stored: only its messages tell of the metrics there.
     """
 
     order: RunStage
@@ -132,6 +136,7 @@ class _OpenAttempt:
     ended_at: float | None = None
     held: list[StageMessage] = field(default_factory=list)
     is_asked: bool = False
+    is_omitted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +334,19 @@ class Attempts:
         attempt = self._view.attempts.get(question.attempt)
         if attempt is not None:
             yield from self._found(known, attempt, commits)
+            yield from self._without_end(known, attempt)
+
+    def _without_end(self, known: _OpenAttempt, attempt: AttemptView) -> Iterator[TrainingEnded]:
+        """Yield the loss of an attempt whose end is not stored, and the message of it was lost.
+
+        The message waits until the states before it are stored.
+        """
+        order, attempts = known.order, self._view.attempts
+        waits = order.after in attempts or attempt.saved < max(order.saves, default=-1)
+        if known.is_omitted and attempt.id in attempts and not waits:
+            logger.info("no message told of the end of attempt %s: trained again", attempt.id)
+            self._touched.setdefault(attempt.id, False)
+            yield TrainingEnded(attempt=attempt.id, step=order.start, status="lost")
 
     def _reports_found(
         self,
@@ -413,6 +431,8 @@ class Attempts:
                 ]
             case StateSaved():
                 return self._saved(known, message)
+            case StateOmitted():
+                return self._omitted(known, message)
             case StateMeasured(attempt=attempt, step=step):
                 return [self._durable(known, attempt, step, _take_reports(known, (step,)))]
             case StageEnded():
@@ -475,6 +495,18 @@ class Attempts:
             self._durable(known, attempt, step, reports, paces),
         ]
 
+    def _omitted(self, known: _OpenAttempt, message: StateOmitted) -> list[Following]:
+        """Return the event of a state that is not stored: its metrics are durable without it.
+
+        If some were lost, the message counts as lost, too.
+        """
+        if not known.reports.keys() >= set(message.reported):
+            return []
+        reports = _take_reports(known, message.reported)
+        paces = dict(zip(message.reported, message.paces, strict=False))
+        saved = self._durable(known, message.attempt, message.step, reports, paces)
+        return [Omitted(attempt=saved.attempt, step=saved.step, reports=saved.reports)]
+
     def _record(self, node: Node, message: StateSaved) -> None:
         """Record a state whose metrics are recorded, too."""
         hold_up, latency = message.hold_up, message.latency
@@ -497,7 +529,7 @@ class Attempts:
     def _ended(self, known: _OpenAttempt, message: StageEnded, now: float) -> list[Following]:
         if known.ended_at is None:  # Dask may have told it before
             self.worker_seconds += message.seconds * len(known.order.workers)
-        known.ended_at = now
+        known.ended_at, known.is_omitted = now, message.is_omitted
         attempt = self._view.attempts.get(message.attempt)
         if message.status == "missing" and not (attempt and attempt.uprooted):
             key = known.order.node.key_at(known.order.start)

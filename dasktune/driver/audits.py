@@ -42,6 +42,7 @@ from dasktune.worker.messages import (
     MessageError,
     StageEnded,
     StageMessage,
+    StateOmitted,
     StateSaved,
     audit_from_wire,
 )
@@ -178,6 +179,8 @@ class Audits:
                     self._draw.saved(attempt, message.step)
                 else:
                     self._draw.lost(attempt)
+            case StateOmitted(attempt=attempt):
+                self._draw.saved(attempt, message.step)  # there are metrics to compare
             case StageEnded(attempt=attempt, status="trained" | "stopped"):
                 if message.loaded_at is not None:
                     self._draw.ended(

@@ -86,7 +86,9 @@ class Submissions:
         self._cancelled: dict[str, float] = {}
         """Since when each attempt is known to be cancelled by somebody else."""
 
-    def submit(self, order: RunStage, seed: int) -> str:
+    def submit(
+        self, order: RunStage, seed: int, omits: tuple[str, float, float] | None = None
+    ) -> str:
         """Send a stage to its worker; return the key of the state at its end.
 
         Parameters
@@ -95,6 +97,8 @@ class Submissions:
             Which stage, and where.
         seed
             Of its training.
+        omits
+            See `StageSpec`.
         """
         node = order.node
         chain = node.chain_at(order.start)
@@ -108,6 +112,7 @@ class Submissions:
             seed=seed,
             is_alone=node.is_alone,
             lenders=order.lenders,
+            omits=omits,
         )
         before = None if order.after is None else self._futures.get(order.after)
         key = node.key_at(order.stop)

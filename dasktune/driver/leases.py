@@ -148,6 +148,11 @@ class Leasing:
         self._keys[attempt] = lease.key
         self._do(attempt, partial(self._take, attempt, lease, heeded))
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether another driver was seen."""
+        return self._own.is_shared
+
     def is_over(self, lease: Lease) -> bool:
         """Whether nobody trains the steps of a lease any more."""
         return not lease.is_held(self._clock())

@@ -28,7 +28,7 @@ from dasktune.graph.audits import AuditDraw
 from dasktune.needs import Needs
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
-from dasktune.storage.retention import Retention
+from dasktune.storage.retention import Keep, Retention
 from dasktune.trainer.check_resume.verdict import device_of
 from dasktune.types import Objective, TrialState, Value
 from dasktune.worker.gpus import gpus_needed, sharing_problems
@@ -83,6 +83,8 @@ class StudyRun:
         What is audited, and what becomes of it; None without audits.
     retention
         The budget of the store; None without one.
+    keep
+        The trials whose last states stay, and are stored whatever that costs.
     kept_elsewhere
         Returns the keys of the states that other studies of the database keep.
     weight
@@ -109,6 +111,7 @@ class StudyRun:
     timeouts: Timeouts
     audits: AuditTerms | None
     retention: Retention | None
+    keep: Keep
     kept_elsewhere: Callable[[], frozenset[str]]
     weight: float
     keeper: SpeedKeeper
@@ -164,6 +167,7 @@ class StudyRun:
                 audits=self._audits(),
                 weight=self.weight,
                 classes=NumericClasses(self.numerics, self.store, self.database),
+                keep=self.keep,
             )
 
     def begin(self, now: float, capacity: int) -> Outcome:

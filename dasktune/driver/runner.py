@@ -51,6 +51,7 @@ from dasktune.driver.pool_demand import PoolDemand, slowest_steps
 from dasktune.driver.predictions import Predictions
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor, NoEvictor
+from dasktune.driver.retention.kept_ends import KeptEnds
 from dasktune.driver.reuse import CommitReader, CommitsRead, KnownStates
 from dasktune.driver.scaling import WorkerDemand, demand_of
 from dasktune.driver.shared_stages import NoSharing, SharedStages
@@ -85,6 +86,7 @@ from dasktune.logs import about
 from dasktune.needs import Offer
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.files.retry import Patience
+from dasktune.storage.retention import Keep
 from dasktune.types import Metrics, Step
 from dasktune.worker.job import JobPlan
 from dasktune.worker.messages import LeaveAnnounced, PredictionAnswer, StageMessages
@@ -149,6 +151,8 @@ class DaskRunner:
         See `dasktune.graph.shares.Claim`.
     classes
         Tells workers apart by their numeric classes.
+    keep
+        The trials whose last states are stored, whatever that costs.
     """
 
     def __init__(
@@ -169,10 +173,12 @@ class DaskRunner:
         audits: Audits | None = None,
         weight: float = 1.0,
         classes: NumericClasses,
+        keep: Keep,
     ) -> None:
         self._heartbeat: Heartbeat | NoHeartbeat = heartbeat or NoHeartbeat()
         self._audits: Audits | NoAudits = audits or NoAudits()
         self._engine = engine
+        self._kept_ends = KeptEnds(keep, engine.objective, engine.trials.values())
         self._classes = classes
         self._plan = plan
         self._recorder = recorder
@@ -416,6 +422,7 @@ class DaskRunner:
     def _take(self, outcome: Outcome) -> None:
         """Gather an outcome: its records are written before its orders are carried out."""
         self._orders.add(outcome)
+        self._kept_ends.add(outcome.trials)
         self._sharing.want(outcome.trials)
 
     def _carry_out(self) -> None:
@@ -682,7 +689,8 @@ class DaskRunner:
         if order.worker not in self._engine.view.slots:
             return  # its worker is gone, and so will be the attempt
         seed = self._plan.seed + self._engine.view.plan.seed_of(order.node)
-        self._attempts.add(order, self._cluster.submissions.submit(order, seed))
+        omits = self._kept_ends.omits(order)
+        self._attempts.add(order, self._cluster.submissions.submit(order, seed, omits))
         self._audits.launched(order)
 
     def _drain(self) -> None:

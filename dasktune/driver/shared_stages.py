@@ -407,6 +407,8 @@ class SharedStages:
             order = replace(order, saves=tuple(sorted({*order.saves, *steps})))
             self._running[attempt] = order
             self._leasing.plan_saves(attempt, order.saves)
+        if order.is_last and self._leasing.is_shared:
+            order = self._running[attempt] = replace(order, is_last=False)  # others may go on there
         return order
 
     def _root_of(self, order: RunStage) -> str:

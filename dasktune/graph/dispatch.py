@@ -27,6 +27,7 @@ from dasktune.graph.events import (
     Found,
     Instruction,
     Lent,
+    Omitted,
     Progress,
     Reports,
     Saved,
@@ -338,8 +339,8 @@ class Dispatcher:
                 self._started(event.attempt, now)
             case Progress():
                 self._progress(event, now)
-            case Saved():
-                self._saved(event)
+            case Saved() | Omitted():
+                self._durable(event)
             case SaveMissed():
                 self._save_missed(event)
             case TrainingEnded():
@@ -625,14 +626,16 @@ class Dispatcher:
         if self.speeds.observe(attempt.leaf, steps=more, seconds=longer, kind=attempt.kind):
             self.frontier.reweigh()
 
-    def _saved(self, event: Saved) -> None:
+    def _durable(self, event: Saved | Omitted) -> None:
+        """Handle metrics that are durable, with the state at their end or without it."""
         attempt = self.attempts.get(event.attempt)
         if attempt is None:
             return
         self._advance(attempt, event.step)
         attempt.saved = max(attempt.saved, event.step)
         node = attempt.node_at(event.step)
-        node.checkpoints[event.step] = None
+        if isinstance(event, Saved):
+            node.checkpoints[event.step] = None
         rival = None
         if event.step == node.stop:
             rival = self._attempt_on(node)

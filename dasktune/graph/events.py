@@ -138,6 +138,18 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Omitted:
+    """An attempt has come to its end at `step`, and these metrics are durable; its state is not.
+
+    To store it would cost more than to train it again. `reports` are as in `Saved`.
+    """
+
+    attempt: str
+    step: Step
+    reports: Reports = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SaveMissed:
     """A save-point reached an attempt after it had trained past `step`."""
 
@@ -301,6 +313,7 @@ Event = (
     | Started
     | Progress
     | Saved
+    | Omitted
     | SaveMissed
     | TrainingEnded
     | Failed
@@ -342,6 +355,8 @@ class RunStage:
     lenders
         The addresses of the workers whose devices train it with its own, in the order of their
         ranks from 1 on; see `dasktune.graph.attempts.Attempt`.
+    is_last
+        Whether no registered trial has to go on from its end.
     """
 
     attempt: str
@@ -354,6 +369,7 @@ class RunStage:
     saves: tuple[Step, ...]
     needs: Mapping[str, float]
     lenders: tuple[str, ...] = ()
+    is_last: bool = False
 
     @property
     def workers(self) -> tuple[str, ...]:

@@ -872,6 +872,7 @@ class Placing:
                 saves=tuple(sorted(saves)),
                 needs=self.matching.claims(slot.worker, node.needs),
                 lenders=attempt.lenders,
+                is_last=not node.children and not node.is_alone,
             )
         )
 

@@ -13,7 +13,8 @@ from dasktune.types import Step
 class SavePolicy:
     """Steps inside a stage at which its state is saved.
 
-    The ends of stages and the branch points known to the plan are always saved; and
+    The ends of stages and the branch points known to the plan are saved, but for ends that are
+    cheaper to train again (`dasktune.worker.host.StageHost.may_omit`); and
     unless `every` is given, a worker also saves whenever what saving costs is at most 2% of
     the time trained since the last save.
 

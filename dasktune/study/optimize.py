@@ -51,6 +51,7 @@ from dasktune.results.summary import savings_line
 from dasktune.results.withdrawn import RETRAIN, merged_results
 from dasktune.space import contradictions
 from dasktune.storage.database.schema import StageRow
+from dasktune.storage.retention import Keep
 from dasktune.study.additions import StudyAdditions, recorder_of
 from dasktune.study.ask_tell import Opened
 from dasktune.study.callbacks import Announcer, Callback, Mirroring
@@ -726,6 +727,7 @@ class Optimizer:
             timeouts=timeouts,
             audits=self._audit_terms(share),
             retention=self._config.retention,
+            keep=Keep.parse(self._config.keep),
             kept_elsewhere=partial(kept_elsewhere, self._results.database, results.row.id),
             weight=self._config.weight,
             keeper=beginning.keeper,

@@ -10,6 +10,7 @@ All its messages go through one function, `emit`, in lists.
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -30,6 +31,7 @@ from dasktune.errors import (
     InternalError,
     StorageError,
 )
+from dasktune.graph.audits import ALWAYS
 from dasktune.graph.devices import devices_at, without_devices
 from dasktune.graph.keys import Chain, runs
 from dasktune.sequences import Sequence, sequence_from_json
@@ -59,6 +61,7 @@ from dasktune.worker.messages import (
     StageStarted,
     StageStatus,
     StateMeasured,
+    StateOmitted,
     StateSaved,
     StepMetrics,
     StoreFailed,
@@ -89,6 +92,13 @@ PENDING_BYTES = 2**30
 SPARE_BYTES = 2**29
 """Largest snapshot whose memory is kept for the next one: fresh memory costs another copy."""
 
+
+MEASURED_SAVES = 3
+"""Saves of a host before it takes the shortest of them for the cost of a save.
+
+One alone may have waited for a disk that was busy. And a study of a few trials, such as one of a
+tutorial, stores all of their ends, whatever its workers measure.
+"""
 
 _IN_THREAD = threading.local()
 """Holds a weak reference to the host that was the last to train in a thread, as ``host``."""
@@ -142,6 +152,8 @@ class Lineage:
         self.ancestry = Ancestry(parent=parent)
         self.is_warm = False
         """Whether it was kept from an earlier stage."""
+        self.unsaved_seconds = 0.0
+        """Time to train it again from the last state that was saved, or loaded, as it was."""
 
     def can_go_on(self, key: str, devices: int, lenders: tuple[str, ...]) -> bool:
         """Return whether it holds the state of a key, on such devices of these lenders."""
@@ -169,6 +181,14 @@ class _Write:
     """When training was told to end, or ended (`time.monotonic`); None if it goes on."""
     replaces: bool
     """Whether a different state that an earlier attempt committed is replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Omission:
+    """A message that a state is not stored, which waits until the states before it are."""
+
+    ancestry: Ancestry
+    message: StateOmitted
 
 
 class StageHost:
@@ -228,10 +248,14 @@ class StageHost:
         self._ended = threading.Condition(self._lock)
         self._written = threading.Condition(self._lock)
         self._unwritten: set[str] = set()
-        self._writes: queue.Queue[_Write | None] = queue.Queue()
+        self._writes: queue.Queue[_Write | _Omission | None] = queue.Queue()
         self._pending: list[int] = []
         """The bytes of the snapshots that are not written yet."""
         self._spare: Buffer | None = None
+        self._saves, self._save_seconds = 0, math.inf
+        """The number of saves so far, and the time of the shortest."""
+        self._resumes = 0
+        """Number of trainers that were loaded from a stored state."""
         self._writer = threading.Thread(target=self._write_all, name="dasktune-writer", daemon=True)
         self._writer.start()
 
@@ -434,6 +458,7 @@ class StageHost:
             run = self.new_run(spec.seed, sequences, 0, lenders=spec.lenders)
             return Lineage(run, key, None, devices, spec.lenders)
         state, commit = self.load(key)
+        self._resumes += 1
         run = self.new_run(spec.seed, sequences, spec.start, state, spec.lenders)
         return Lineage(run, key, commit.digest, devices, spec.lenders)
 
@@ -508,6 +533,26 @@ class StageHost:
         is_little = len(pending) <= PENDING_WRITES and sum(pending) + nbytes <= self._pending_bytes
         return not pending or is_little
 
+    def may_omit(self, lineage: Lineage) -> bool:
+        """Return whether to store the state of a lineage costs more than to train it again.
+
+        On a GPU training again may give other bits. The first resumes of a study are audited, and
+        compared with their last states.
+        """
+        is_audited = lineage.loaded_at > 0 and self._resumes <= ALWAYS
+        if self._saves < MEASURED_SAVES or is_audited or self.job.device != "cpu":
+            return False
+        return lineage.unsaved_seconds < self._save_seconds
+
+    def omit(self, ancestry: Ancestry, message: StateOmitted) -> list[StageMessage]:
+        """Return the message of an omitted state; an empty list if earlier states come first."""
+        with self._lock:
+            if not self._unwritten:
+                return [] if ancestry.is_lost else [message]
+            self._unwritten.add(message.key)
+        self._writes.put(_Omission(ancestry=ancestry, message=message))
+        return []
+
     def write(self, write: _Write) -> None:
         """Hand a snapshot to the writing thread."""
         with self._lock:
@@ -519,6 +564,9 @@ class StageHost:
 
     def _write_all(self) -> None:
         while (write := self._writes.get()) is not None:
+            if isinstance(write, _Omission):
+                self._tell_omitted(write)
+                continue
             try:
                 self._write(write)
             except Exception as error:  # noqa: BLE001 - a dead writer would hold up training
@@ -536,6 +584,16 @@ class StageHost:
                     self._pending.remove(nbytes)
                     self._written.notify_all()
                 del spare
+
+    def _tell_omitted(self, omission: _Omission) -> None:
+        message = omission.message
+        if omission.ancestry.is_lost:
+            self.emit([_receipt(message.attempt, message.step, "lost")])
+        else:
+            self.emit([message])
+        with self._lock:
+            self._unwritten.discard(message.key)
+            self._written.notify_all()
 
     def _write(self, write: _Write) -> None:
         ancestry, attempt = write.ancestry, write.attempt
@@ -581,7 +639,8 @@ class StageHost:
 
     def _commit(self, write: _Write) -> Commit:
         """Save a snapshot; return the commit of its key, which may be another attempt's."""
-        return self.store.save(
+        began = time.monotonic()
+        commit = self.store.save(
             write.snapshot,
             key=write.key,
             attempt=write.attempt,
@@ -591,6 +650,9 @@ class StageHost:
             environment=self.job.environment,
             seconds=write.seconds,
         )
+        self._saves += 1
+        self._save_seconds = min(self._save_seconds, time.monotonic() - began)
+        return commit
 
 
 class _StageRun:
@@ -618,6 +680,7 @@ class _StageRun:
         self._saved_at = self._flushed
         self._saved_seconds = 0.0
         self._hold_up = 0.0
+        self._is_omitted = False
 
     def train(self) -> StageEnded:
         """Train from the stage's start to its end, or to where it is told to stop."""
@@ -639,6 +702,7 @@ class _StageRun:
             return self._end("missing")
         self._saved_at = time.monotonic()
         self._start_seconds = 0.0 if lineage.is_warm else self._saved_at - began
+        lineage.unsaved_seconds += self._start_seconds
         self._loaded_at = lineage.loaded_at
         if spec.start == spec.stop:
             return self._evaluate_only(lineage)
@@ -648,6 +712,7 @@ class _StageRun:
             lineage.run.advance(values)
             trained = time.monotonic()
             self.seconds += trained - began
+            lineage.unsaved_seconds += trained - began
             self.chain = self.chain.extend(encoded, 1)
             self.step += 1
             wanted, stopped = self.control.passes(self.step)
@@ -674,9 +739,13 @@ class _StageRun:
     def _after_step(self, lineage: Lineage, must_save: bool, suspended: float | None) -> None:
         """Evaluate, save and send messages where they are due; all are at the stage's end."""
         save = must_save or suspended is not None or self._save_is_due()
+        # At the end it is stored all the same if somebody has asked for it since the start.
+        may_omit = self.step == self.spec.stop and not must_save
         if save or self.step % self.host.job.report_every == 0:
             self._measure(lineage)
-        if save:
+        if save and may_omit and self._is_expendable() and self.host.may_omit(lineage):
+            self._omit(lineage)
+        elif save:
             self._save(lineage, suspended)
         if time.monotonic() - self._flushed > PROGRESS_FLUSH_SECONDS:
             self._flush()
@@ -697,6 +766,28 @@ class _StageRun:
             return False
         age = time.monotonic() - self._saved_at
         return age > max(UNPLANNED_SAVE_SECONDS, self._hold_up / SAVE_SHARE)
+
+    def _is_expendable(self) -> bool:
+        """Return whether the state at the end serves only to save its training."""
+        if self.spec.omits is None:
+            return False
+        name, least, greatest = self.spec.omits
+        _, _, metrics = self._unsaved[-1]
+        value = metrics.get(name)
+        return value is not None and (not math.isfinite(value) or least <= value <= greatest)
+
+    def _omit(self, lineage: Lineage) -> None:
+        """Report the metrics since the last state, whose states are not stored."""
+        self._outbox += self._progress()
+        message = StateOmitted(
+            attempt=self.spec.attempt,
+            step=self.step,
+            key=self.chain.key,
+            reported=tuple([step for step, _, _ in self._unsaved]),
+            paces=tuple(self._paces),
+        )
+        self._is_omitted = True
+        self._outbox += self.host.omit(lineage.ancestry, message)
 
     def _save(self, lineage: Lineage, suspended: float | None) -> None:
         self._flush()
@@ -724,6 +815,8 @@ class _StageRun:
             )
         )
         self._unsaved, self._paces, self._saved_seconds = [], [], self.seconds
+        # Who begins here has to load it.
+        lineage.unsaved_seconds = self._start_seconds or 0.0
 
     def _evaluate_only(self, lineage: Lineage) -> StageEnded:
         """Measure a state that exists: its metrics are all that is missing."""
@@ -792,6 +885,7 @@ class _StageRun:
             start_seconds=self._start_seconds,
             loaded_at=self._loaded_at,
             peak_bytes=peak_bytes(self.host.job.device) if self.host.job.shares_device else None,
+            is_omitted=self._is_omitted,
         )
         self._outbox += self._printed()
         self._flush(receipt)
@@ -803,19 +897,21 @@ class _StageRun:
         text = self.log.take_news()
         return [] if text is None else [StagePrinted(attempt=self.spec.attempt, text=text)]
 
+    def _progress(self) -> list[StageMessage]:
+        """Return the message with the metrics since the last one, if there are any."""
+        if not self._unsent:
+            return []
+        reports, self._unsent = tuple(self._unsent), []
+        attempt, seconds = self.spec.attempt, self.seconds + self._evaluating
+        return [StageProgress(attempt=attempt, step=self.step, reports=reports, seconds=seconds)]
+
     def _flush(self, last: StageMessage | None = None) -> None:
         """Send the messages since the last time."""
         if time.monotonic() - self._log_sent > LOG_SECONDS:
             self._outbox += self._printed()
         if self._unsent or self._outbox or last is not None:
-            messages, self._outbox = self._outbox, []
-            if self._unsent:
-                reports, self._unsent = tuple(self._unsent), []
-                attempt = self.spec.attempt
-                seconds = self.seconds + self._evaluating
-                messages.append(
-                    StageProgress(attempt=attempt, step=self.step, reports=reports, seconds=seconds)
-                )
+            messages = [*self._outbox, *self._progress()]
+            self._outbox = []
             if last is not None:
                 messages.append(last)
             self.host.emit(messages)

@@ -136,6 +136,10 @@ class StageSpec:
     lenders
         Addresses of the workers that train with this one, one device each; empty if this worker
         has all devices.
+    omits
+        Lets the state at `stop` be left out of the store if that costs more than to train it again:
+        a metric, and the least and the greatest value of it with which no rule keeps the state. A
+        value that is not finite is never kept. None: it is stored in any case.
     """
 
     attempt: str
@@ -147,6 +151,7 @@ class StageSpec:
     seed: int
     is_alone: bool = False
     lenders: tuple[str, ...] = ()
+    omits: tuple[str, float, float] | None = None
 
     @property
     def key(self) -> str:

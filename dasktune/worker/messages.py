@@ -96,6 +96,27 @@ class StateSaved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateOmitted:
+    """An attempt has come to its end, and its state there is not stored; the states before are.
+
+    Parameters
+    ----------
+    attempt, step, key
+        The attempt, the step, and the key of the state there.
+    reported
+        The steps whose metrics were measured since the last state.
+    paces
+        As for `StateSaved`.
+    """
+
+    attempt: str
+    step: Step
+    key: str
+    reported: tuple[Step, ...] = ()
+    paces: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateMeasured:
     """An attempt without steps has measured a state that was durable already."""
 
@@ -124,6 +145,8 @@ class StageEnded:
     peak_bytes
         The most memory of its device that the process of the worker has held; None if that is
         unknown, or the device is its own.
+    is_omitted
+        Whether its last state is not stored; a `StateOmitted` says so once those before are.
     """
 
     attempt: str
@@ -135,6 +158,7 @@ class StageEnded:
     start_seconds: float | None = None
     loaded_at: Step | None = None
     peak_bytes: int | None = None
+    is_omitted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +203,7 @@ StageMessage = (
     StageStarted
     | StageProgress
     | StateSaved
+    | StateOmitted
     | StateMeasured
     | StageEnded
     | StageFailed

@@ -15,7 +15,7 @@ from dasktune.engine.timeouts import DURABLE_SECONDS
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.space import Space
-from dasktune.worker.messages import StageFailed, StageProgress, StateSaved
+from dasktune.worker.messages import StageFailed, StageProgress, StateOmitted, StateSaved
 from tests.torture.driver import Driver
 from tests.torture.parts import PARTS
 from tests.torture.study import Study, World
@@ -31,13 +31,19 @@ def nowhere(state: State) -> bool:
 
 
 def trained(
-    steps: int = STEPS, save_every: int | None = 2, *, evicts: bool = False
+    steps: int = STEPS,
+    save_every: int | None = 2,
+    *,
+    evicts: bool = False,
+    omits: bool = False,
 ) -> tuple[Driver, Worker]:
     """Return a driver that has heard nothing yet of the only stage, and its worker."""
     options = DispatchOptions(saves=SavePolicy(every=save_every))
     make = partial(Grid, Space(lr=[0.5]), max_steps=STEPS)
     study = Study(World(PARTS, evicts=evicts), "study", make, options, snapshot_every=1000)
-    worker = study.workers["w0"] = Worker("w0", study.world.store, nowhere, nowhere, 1)
+    worker = study.workers["w0"] = Worker(
+        *("w0", study.world.store, nowhere, nowhere, 1), is_cheap=lambda key: omits
+    )
     driver = Driver(study)
     driver.begin()
     driver.carry_out()
@@ -210,3 +216,29 @@ def test_attempt_end_received_twice_is_counted_once(lenders: tuple[str, ...]) ->
     assert driver.attempts.worker_seconds == STEPS * (1 + len(lenders))
     assert driver.engine.view.steps_executed == STEPS
     assert driver.is_done
+
+
+def test_metrics_of_an_omitted_state_are_recorded() -> None:
+    driver, worker = trained(save_every=None, omits=True)
+    assert [type(message) for message in worker.outbox].count(StateOmitted) == 1
+    for message in worker.outbox:
+        driver.hear(message)
+    assert known(driver) == (set(), {1, 2, 3, 4})
+    assert driver.is_done
+    driver.flush_all()
+    again = Driver(driver.study)
+    assert known(again) == (set(), {1, 2, 3, 4})
+
+
+@pytest.mark.parametrize("lost", [StateOmitted, StageProgress])
+def test_omitted_state_whose_message_is_lost_is_trained_again(lost: type) -> None:
+    driver, worker = trained(save_every=None, omits=True)
+    for message in worker.outbox:
+        if not isinstance(message, lost):
+            driver.hear(message)
+    assert known(driver) == (set(), set())
+    (attempt,) = driver.engine.view.attempts
+    driver.study.now += DURABLE_SECONDS
+    driver.tick()
+    (other,) = driver.engine.view.attempts
+    assert other != attempt

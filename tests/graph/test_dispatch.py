@@ -15,6 +15,7 @@ from dasktune.graph.events import (
     FailTrial,
     Found,
     Instruction,
+    Omitted,
     Progress,
     RunStage,
     Saved,
@@ -74,6 +75,10 @@ class Table:
     def saved(self, attempt: int, step: Step, at: Many[Step] | None = None) -> list[Said]:
         reports = tuple((s, {"loss": float(s)}) for s in ([step] if at is None else at))
         return self.tell(Saved(attempt=f"{attempt}-a", step=step, reports=reports))
+
+    def omitted(self, attempt: int, step: Step) -> list[Said]:
+        reports = ((step, {"loss": float(step)}),)
+        return self.tell(Omitted(attempt=f"{attempt}-a", step=step, reports=reports))
 
     def ended(self, attempt: int, step: Step, status: str = "trained") -> list[Said]:
         seconds = float(step)
@@ -817,3 +822,45 @@ def test_trials_have_no_speed_before_the_first_measurement() -> None:
     table.join("w0")
     table.tell(TrainingEnded(attempt="0-a", step=4, status="trained", seconds=2.0))
     assert table.dispatcher.seconds_per_step(0) == 0.5
+
+
+# ------------------------------------------------------------------ states not stored
+
+
+def test_omitted_state_answers_and_is_trained_again() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 4)
+    table.join("w0")
+    table.extend(0, 4)
+    assert table.omitted(0, 4) == [("deliver", 0, 4)]
+    assert table.ended(0, 4) == []
+    assert table.dispatcher.is_idle
+    (node,) = table.dispatcher.plan
+    assert (dict(node.checkpoints), node.metrics) == ({}, {4: {"loss": 4.0}})
+    table.trial(Constant(0.5), 6)
+    assert table.extend(1, 6) == [("run", 1, "w0", 0, 4, None), ("run", 2, "w0", 4, 6, 1)]
+    table.saved(1, 4)
+    table.ended(1, 4)
+    assert (table.dispatcher.steps_executed, table.dispatcher.steps_repeated) == (8, 4)
+
+
+def test_new_branch_goes_on_in_memory_from_an_omitted_state() -> None:
+    table = Table()
+    table.trial(Constant(0.5), 4)
+    table.join("w0")
+    table.extend(0, 4)
+    table.trial(Constant(0.5), 6)
+    assert table.extend(1, 6) == [("run", 1, "w0", 4, 6, 0)]
+    assert table.omitted(0, 4) == [("deliver", 0, 4)]
+    assert table.ended(0, 4) == []
+    assert table.ended(1, 6, "lost") == [("run", 2, "w0", 0, 4, None), ("run", 3, "w0", 4, 6, 2)]
+
+
+def test_stage_is_last_where_no_registered_trial_goes_on() -> None:
+    dispatcher = Dispatcher(root_key("table", 0), DispatchOptions(saves=PLAIN))
+    dispatcher.register(0, {"lr": Constant(0.5)}, 4)
+    dispatcher.register(1, {"lr": turn(2)}, 4)
+    dispatcher.handle(WorkerJoined(worker="w0"), 0.0)
+    orders = [*dispatcher.extend(0, 4, 0.0, 0.0), *dispatcher.extend(1, 4, 0.0, 0.0)]
+    runs = [order for order in orders if isinstance(order, RunStage)]
+    assert [(run.start, run.stop, run.is_last) for run in runs] == [(0, 2, False), (2, 4, True)]

@@ -13,6 +13,7 @@ from dasktune.graph.events import (
     Evicted,
     Failed,
     Found,
+    Omitted,
     Progress,
     RunStage,
     Saved,
@@ -126,7 +127,7 @@ class Books:
         match event:
             case Progress() | SaveMissed():
                 self._advance(event.attempt, event.step)
-            case Saved():
+            case Saved() | Omitted():
                 self._saved(event)
             case TrainingEnded() | Failed():
                 self._ended(event)
@@ -175,13 +176,16 @@ class Books:
             self._trained.update(made)
             self._seen[attempt] = step
 
-    def _saved(self, event: Saved) -> None:
+    def _saved(self, event: Saved | Omitted) -> None:
         if self._is_known(event.attempt):
             self._advance(event.attempt, event.step)
             way = self._orders[event.attempt][1]
             state = way.state(event.step)
-            check(state in self._committed, f"{event} tells of a state that was never committed")
-            self._arrived(state)
+            if isinstance(event, Saved):
+                check(
+                    state in self._committed, f"{event} tells of a state that was never committed"
+                )
+                self._arrived(state)
             self._measured.update(way.state(step) for step, _ in event.reports)
             self._saves[event.attempt] = max(self._saves.get(event.attempt, -1), event.step)
 

@@ -21,6 +21,7 @@ from dasktune.graph.attempts import Attempt
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Evicted,
+    Omitted,
     Progress,
     Saved,
     StoreCrowded,
@@ -294,6 +295,13 @@ class ForgetsDeparted(Leasing):
         _replace(self._own, around_departed=lambda lease, heeded: None)
 
 
+class BelievesOmitted(Dispatcher):
+    """Takes a state that is not stored for one that is."""
+
+    def _durable(self, event: Saved | Omitted) -> None:
+        super()._durable(Saved(attempt=event.attempt, step=event.step, reports=event.reports))
+
+
 BUGS: dict[str, Parts] = {
     parts.bug: parts
     for parts in (
@@ -329,6 +337,7 @@ BUGS: dict[str, Parts] = {
         Parts(bug="own-steps-counted-only", sharing=CountsOwnStepsOnly),
         Parts(bug="missed-states-awaited", sharing=AwaitsMissedStates),
         Parts(bug="departed-leases-forgotten", leasing=ForgetsDeparted),
+        Parts(bug="omitted-states-believed", dispatcher=BelievesOmitted),
     )
 }
 """Parts by the name of the bug that is planted in one of them."""

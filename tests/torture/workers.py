@@ -21,6 +21,7 @@ from dasktune.worker.messages import (
     StageStarted,
     StageStatus,
     StateMeasured,
+    StateOmitted,
     StateSaved,
     StepMetrics,
 )
@@ -53,13 +54,14 @@ class Control:
 
 @dataclass(slots=True)
 class Write:
-    """A state on its way to the store."""
+    """A state on its way to the store, or the word that it is not stored."""
 
     attempt: str
     step: Step
     key: str
     state: State
     reports: list[StepMetrics]
+    is_omitted: bool = False
 
 
 class Worker:
@@ -77,6 +79,8 @@ class Worker:
         Steps between two reports.
     trained
         Counts each step by the state that it makes.
+    is_cheap
+        Whether to store the state of a key takes longer than to train it again.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class Worker:
         dies: Raises,
         report_every: int,
         trained: Counter[State] | None = None,
+        is_cheap: Callable[[str], bool] = lambda key: False,
     ) -> None:
         self.name = name
         self.inbox: list[RunStage | SavePoint | StopStage] = []
@@ -104,6 +109,7 @@ class Worker:
         self._raises = raises
         self._dies = dies
         self._report_every = report_every
+        self._is_cheap = is_cheap
         self._trained = Counter[State]() if trained is None else trained
         self._warm: State | None = None
         self._save_is_due = False
@@ -162,6 +168,16 @@ class Worker:
     def write(self) -> None:
         """Commit the oldest snapshot, and say so."""
         write = self.writes.popleft()
+        if write.is_omitted:
+            self.outbox.append(
+                StateOmitted(
+                    attempt=write.attempt,
+                    step=write.step,
+                    key=write.key,
+                    reported=tuple(step for step, _, _ in write.reports),
+                )
+            )
+            return
         commit = self._store.save(
             write.key,
             write.state,
@@ -269,16 +285,20 @@ class Worker:
             report = (job.position, order.node.key_at(job.position), metrics_of(state))
             job.unsaved.append(report)
             job.unsent.append(report)
+        is_last = order.is_last and job.position == order.stop and not wanted
+        omits = is_last and self._is_cheap(order.node.key_at(job.position))
         if saves:
-            self._save(job)
-        if at_end:
+            self._save(job, omits=omits)
+        if at_end and omits:
+            self._end(job, "trained", is_omitted=True)
+        elif at_end:
             self._end(job, "trained" if job.position == order.stop else "stopped")
 
-    def _save(self, job: Job) -> None:
+    def _save(self, job: Job, *, omits: bool) -> None:
         self._flush(job)
         step, key, _ = job.unsaved[-1]
         state = job.way.state(step)
-        self.writes.append(Write(job.order.attempt, step, key, state, job.unsaved))
+        self.writes.append(Write(job.order.attempt, step, key, state, job.unsaved, omits))
         job.unsaved, self._save_is_due = [], False
 
     def _flush(self, job: Job) -> None:
@@ -287,11 +307,15 @@ class Worker:
             self.outbox.append(StageProgress(attempt=attempt, step=step, reports=reports))
             job.unsent = []
 
-    def _end(self, job: Job, status: StageStatus) -> None:
+    def _end(self, job: Job, status: StageStatus, *, is_omitted: bool = False) -> None:
         self._flush(job)
-        seconds = float(job.position - job.order.start)
         receipt = StageEnded(
-            attempt=job.order.attempt, step=job.position, status=status, at=0.0, seconds=seconds
+            attempt=job.order.attempt,
+            step=job.position,
+            status=status,
+            at=0.0,
+            seconds=float(job.position - job.order.start),
+            is_omitted=is_omitted,
         )
         self._leave(job, status)
         self.outbox.append(receipt)

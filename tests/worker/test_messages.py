@@ -21,6 +21,7 @@ from dasktune.worker.messages import (
     StageProgress,
     StageStarted,
     StateMeasured,
+    StateOmitted,
     StateSaved,
     StoreFailed,
     WorkerMessage,
@@ -52,6 +53,7 @@ STAGE_MESSAGES: list[StageMessage] = [
     StageFailed(attempt="a1", step=2, at=3.0, message="boom", traceback="..."),
     StagePrinted(attempt="a1", text="epoch 1\nepoch 2"),
     StoreFailed(attempt="a1", message="the disk is full"),
+    StateOmitted(attempt="a1", step=3, key="k3", reported=(2, 3), paces=(0.5, 0.25)),
 ]
 MESSAGES: list[WorkerMessage] = [
     StageMessages(worker="w", messages=tuple(STAGE_MESSAGES)),

@@ -1,0 +1,99 @@
+"""The ends of trials that `keep` names, as far as workers must know when a stage begins.
+
+A state from which no registered trial goes on is not stored if that costs more than to train it
+again. The last states of a study's best trials are stored in any case. A worker is told how good
+the best trials are when its stage is sent; later they can only be better. So whatever is among the
+best at the end of the study was stored.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from bisect import insort
+from collections.abc import Iterable, Mapping
+
+from dasktune.driver.retention.value import winners
+from dasktune.engine.trials import TrialRecord
+from dasktune.errors import ConfigurationError
+from dasktune.graph.events import RunStage
+from dasktune.storage.retention import Keep
+from dasktune.types import Direction, Objective, TrialState
+
+SWITCH = "DASKTUNE_OMIT"
+"""The environment variable: ``on``, which is the default, or ``off``: every end is stored."""
+
+
+def omits_states(environment: Mapping[str, str] | None = None) -> bool:
+    """Return whether states may be left out of the store.
+
+    Parameters
+    ----------
+    environment
+        Environment variables by name; those of this process if None.
+
+    Raises
+    ------
+    ConfigurationError
+        If the variable has any other value.
+
+    Examples
+    --------
+    >>> omits_states({}), omits_states({"DASKTUNE_OMIT": "off"})
+    (True, False)
+    """
+    value = (os.environ if environment is None else environment).get(SWITCH, "")
+    if value not in ("", "on", "off"):
+        raise ConfigurationError(f"{SWITCH} must be on or off, got {value!r}")
+    return value != "off"
+
+
+class KeptEnds:
+    """The best trials that have ended, and the values beyond which another one is kept.
+
+    With several objectives, and if all trials are kept, every end is stored.
+
+    Parameters
+    ----------
+    keep
+        The trials whose last states are kept.
+    objective
+        What they are compared by.
+    trials
+        Those of the study so far.
+    """
+
+    def __init__(self, keep: Keep, objective: Objective, trials: Iterable[TrialRecord]) -> None:
+        is_open = keep.best is not None and len(objective.metrics) == 1 and omits_states()
+        self._count = keep.best if is_open else None
+        self._keep, self._objective = keep, objective
+        self._best: list[tuple[float, int]] = []
+        """The loss and the number of each of the best trials, the best first."""
+        if is_open:
+            self.add(trials)
+
+    def add(self, trials: Iterable[TrialRecord]) -> None:
+        """Take trials as they are now; those that may still change do not count."""
+        if not self._count:
+            return
+        ended = (trial for trial in trials if trial.state is TrialState.COMPLETE)
+        for trial in winners(ended, self._objective, self._keep):
+            (loss,) = self._objective.losses(trial.metrics(self._objective))
+            self._best = [entry for entry in self._best if entry[1] != trial.number]
+            insort(self._best, (loss, trial.number))
+            del self._best[self._count :]
+
+    def omits(self, order: RunStage) -> tuple[str, float, float] | None:
+        """Return the values with which the end of a stage is not kept (`StageSpec.omits`)."""
+        if self._count is None or not order.is_last or len(self._best) < self._count:
+            return None
+        (metric,), (direction,) = self._objective.metrics, self._objective.directions
+        if not self._best:
+            return metric, -math.inf, math.inf
+        loss, number = self._best[-1]
+        # Of equal trials the first one is the better.
+        if min(order.node.requests, default=0) < number:
+            loss = math.nextafter(loss, math.inf)
+        if direction is Direction.MAXIMIZE:
+            return metric, -math.inf, -loss
+        return metric, loss, math.inf
