@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Final
 
 from dasktune.algos.rung import Rung
 from dasktune.algos.rungs import rungs
-from dasktune.algos.sampled import Budget, Options, SampledTuner
+from dasktune.algos.sampled import CHANGED_RULE, Budget, Options, SampledTuner
 from dasktune.algos.state import Readers
 from dasktune.sequences.values import Arguments
 from dasktune.space.define_by_run import AnySpace, Definition
@@ -23,6 +23,13 @@ With eta 4 each of the five rungs up to ``budget / 4`` costs about as much as th
 about 200 trials begin and one is trained to the top.
 """
 
+FURTHEST: Final = 2**30
+"""The step that no trial is trained beyond where only a budget of time is given."""
+
+WHOLE_GRID: Final = "the last from which halving a whole grid stays within the budget"
+"""The rule for the first rung of few configurations, as identities name it; before, it was that
+of many configurations."""
+
 SECONDS: Final = {"worker-seconds": 1, "worker-minutes": 60, "worker-hours": 3600}
 """Seconds of each unit of a budget of time."""
 
@@ -34,6 +41,7 @@ class AutoOptions(Options):
     steps: Step | None
     worker_seconds: float | None
     eta: int
+    first: str | None = field(default=WHOLE_GRID, metadata=CHANGED_RULE)
 
     @property
     def budget(self) -> float:
@@ -63,8 +71,9 @@ class Auto(SampledTuner):
 
     It is `ASHA` with one bracket that needs neither a number of trials nor a minimum. The rungs
     are the powers of `eta` below `max_steps`, and `max_steps`; trials begin at the first that
-    costs a 1024th of the budget. As in ASHA, an arrival that brings a trial into the top
-    ``1/eta`` of a rung promotes it, and promotions go before new trials.
+    costs a 1024th of the budget. A grid of few configurations begins higher: at the last rung
+    from which halving all of them stays within the budget. As in ASHA, an arrival that brings a
+    trial into the top ``1/eta`` of a rung promotes it, and promotions go before new trials.
 
     Where a grid has no more configurations, the budget that is left trains further trials
     deeper: the best one waiting at the rung of which the smallest part has been promoted.
@@ -78,8 +87,9 @@ class Auto(SampledTuner):
         workers train, all together. Steps that a trial takes over from others count as its own.
         A trial is trained further only if what is left is enough for it.
     max_steps
-        The step that no trial is trained beyond; None for ``budget // eta``. It must be given
-        with a budget of time.
+        The step that no trial is trained beyond. None for what one `eta`-th of the budget
+        trains: of a budget of time, at the speed that was measured so far. Sequences with an
+        end then need it.
     eta
         One of `eta` trials is promoted.
 
@@ -130,10 +140,10 @@ class Auto(SampledTuner):
     ) -> None:
         check = Arguments(type(self).__name__)
         options = AutoOptions.checked(check, budget, eta)
-        if max_steps is None and options.worker_seconds is not None:
-            check.add("max_steps must be given with a budget of time, got None")
-        most = max(1, (options.steps or 1) // max(1, options.eta))
-        size = Budget.checked(check, PARTS, most if max_steps is None else max_steps, seed)
+        if max_steps is None:
+            most = max(1, (options.steps or 1) // max(1, options.eta))
+            max_steps = most if options.worker_seconds is None else FURTHEST
+        size = Budget.checked(check, PARTS, max_steps, seed)
         self.steps = rungs(size.max_steps, 1, options.eta) if not check.problems else (1,)
         """The rungs."""
         super().__init__(space, size, options, sampler=sampler, check=check)
@@ -159,9 +169,32 @@ class Auto(SampledTuner):
     @property
     def first(self) -> int:
         """The number of the rung that new trials begin at: a part of the budget, as known now."""
-        cost = self.step_cost
-        enough = (level for level, step in enumerate(self.steps) if step * cost * PARTS >= 1)
-        return next(enough, len(self.steps) - 1) if cost else 0
+        if not (cost := self.step_cost):
+            return 0
+        last = self.top
+        enough = (level for level in range(last) if self.steps[level] * cost * PARTS >= 1)
+        first = next(enough, last)
+        if self.options.first is None:
+            return first
+        # Halving costs about as much at each rung as at the first.
+        halved = (
+            level
+            for level in range(first + 1, last + 1)
+            if self.trials * self.steps[level] * (last + 1 - level) * cost <= 1
+        )
+        return max(halved, default=first)
+
+    @property
+    def top(self) -> int:
+        """The number of the highest rung: without a `max_steps`, what a part of the budget trains.
+
+        It is the lowest while nobody knows how long a step takes.
+        """
+        if self.max_steps < FURTHEST:
+            return len(self.steps) - 1
+        cost, most = self.step_cost, 1 / self.options.eta
+        within = (at for at, step in enumerate(self.steps) if 0 < step * cost <= most)
+        return max(within, default=0)
 
     def ask(self, capacity: int) -> list[Decision]:
         """Return a new trial for each free worker, or what trains deeper if there is none."""
@@ -218,7 +251,7 @@ class Auto(SampledTuner):
 
     def _may_go_on(self, trial: int, level: int) -> bool:
         """Return whether a trial that has arrived at a rung is to be promoted from it."""
-        if level + 1 == len(self.steps) or trial in self._failed:
+        if level >= self.top or trial in self._failed:
             return False
         last, step = self._levels[trial]
         return last == level and self._affords(self.steps[level + 1] - step)

@@ -62,8 +62,9 @@ class BracketTuner(SampledTuner):
     eta
         One of `eta` trials is promoted.
     brackets
-        ``"standard"`` (0, 1 and 2), ``"aggressive"`` (0), ``"conservative"`` (all), or
-        their numbers. Bracket s begins at rung s; missing ones are left out.
+        ``"standard"`` (0, 1 and 2, those that halve nobody left out), ``"aggressive"`` (0),
+        ``"conservative"`` (all), or their numbers. Bracket s begins at rung s; missing ones are
+        left out.
 
     Raises
     ------

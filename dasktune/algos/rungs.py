@@ -137,6 +137,10 @@ def allocate(trials: int, weights: Iterable[Fraction | float]) -> tuple[int, ...
     return tuple(shares)
 
 
+HALVING_ONLY: Final = "brackets that halve nobody are left out"
+"""The rule for the brackets of the standard set, as identities name it; before, all began."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bracket:
     """A bracket: its rungs, and the number of trials that begin in it.
@@ -175,6 +179,8 @@ class Halving(Options):
         None for all.
     horizon
         ``"grows"`` if rungs are added on top when enough trials are; None if the rungs stay.
+    kept
+        `HALVING_ONLY` if a bracket with one rung is left out beside others; None if it is not.
     """
 
     max_steps: Step | None
@@ -182,6 +188,7 @@ class Halving(Options):
     eta: int
     brackets: tuple[int, ...] | None = (0,)
     horizon: str | None = field(default=None, metadata=CHANGED_RULE)
+    kept: str | None = field(default=None, metadata=CHANGED_RULE)
 
     @classmethod
     def checked(
@@ -211,6 +218,7 @@ class Halving(Options):
             eta=eta,
             brackets=numbers,
             horizon="grows" if max_steps is None else None,
+            kept=HALVING_ONLY if brackets == "standard" else None,
         )
         if not check.problems:
             try:
@@ -284,7 +292,8 @@ class Halving(Options):
 
     def _split(self, trials: int, steps: tuple[Step, ...]) -> tuple[Bracket, ...]:
         wanted = range(len(steps)) if self.brackets is None else self.brackets
-        empty = [Bracket(steps=steps[at:], width=0) for at in wanted if at < len(steps)]
+        end = len(steps) if self.kept is None else max(1, len(steps) - 1)
+        empty = [Bracket(steps=steps[at:], width=0) for at in wanted if at < end]
         if not empty:
             raise ConfigurationError(
                 f"bracket {min(wanted)} must have rungs, got {len(steps)} in all ({_listed(steps)})"

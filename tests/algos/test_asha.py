@@ -208,7 +208,7 @@ def test_first_ask_extends_every_trial_to_its_base_rung() -> None:
     decisions = tuner.ask(1)
     assert [type(one) for one in decisions] == [Register] * 25 + [Extend] * 25
     bases = [one.until for one in decisions if isinstance(one, Extend)]
-    assert [bases.count(step) for step in (3, 15, 60)] == [16, 6, 3]
+    assert [bases.count(step) for step in (3, 15, 60)] == [18, 7, 0]
     priorities = [one.priority for one in decisions if isinstance(one, Extend)]
     assert priorities == [-trial for trial in range(25)], "each in its turn"
     assert tuner.ask(4) == []
@@ -322,7 +322,7 @@ def test_widening_splits_more_trials_like_the_first() -> None:
     assert reported == set(range(25))
     decisions = tuner.widen(50)
     assert [one.trial for one in decisions if isinstance(one, Register)] == list(range(25, 50))
-    assert [(one.width, one.filled) for one in tuner.brackets] == [(32, 32), (12, 12), (6, 6)]
+    assert [(one.width, one.filled) for one in tuner.brackets] == [(36, 36), (14, 14)]
     assert tuner.identity() == wide.identity()
     # The rungs still know who was there: another four in the base rung promote one more.
     first = [one.trial for one in decisions if isinstance(one, Extend) and one.until == 3]
@@ -344,8 +344,18 @@ def test_widening_keeps_the_rungs_that_few_trials_had() -> None:
     restored = ASHA(SPACE, trials=50, max_steps=60)
     assert restored.brackets[0].steps == (3, 15, 60)
     restored.restore(json.loads(json.dumps(tuner.snapshot())))
-    assert [one.steps for one in restored.brackets] == [(15, 60), (60,)]
-    assert [one.width for one in restored.brackets] == [33, 17]
+    assert [one.steps for one in restored.brackets] == [(15, 60)]
+    assert [one.width for one in restored.brackets] == [50]
+
+
+def test_asha_of_before_keeps_the_bracket_that_halves_nobody() -> None:
+    tuner = ASHA(SPACE, trials=20, max_steps=10)
+    before = {name: value for name, value in tuner.identity().items() if name != "kept"}
+    followed = tuner.widened_from(json.loads(json.dumps(before)))
+    assert followed is not None
+    assert followed.identity() == before
+    assert [each.steps for each in tuner.brackets] == [(2, 10)]
+    assert [each.steps for each in followed.brackets] == [(2, 10), (10,)]
 
 
 def test_an_infinite_horizon_goes_as_far_as_the_trials_reach() -> None:
@@ -407,7 +417,7 @@ def test_the_best_at_the_old_top_go_on_when_the_horizon_grows() -> None:
 
 def test_brackets_are_added_when_the_horizon_grows() -> None:
     tuner = ASHA(SPACE, trials=4, min_steps=2)
-    assert [bracket.steps for bracket in tuner.brackets] == [(2, 8), (8,)]
+    assert [bracket.steps for bracket in tuner.brackets] == [(2, 8)]
     tuner.ask(1)
     tuner.widen(64)
     assert [bracket.steps for bracket in tuner.brackets] == [

@@ -135,7 +135,7 @@ def test_brackets_begin_at_higher_and_higher_rungs() -> None:
 
 
 def test_brackets_that_do_not_exist_are_left_out_of_the_split() -> None:
-    assert widths(halving(max_steps=12).layout(9)) == [(3, 6), (12, 3)]
+    assert widths(halving([0, 1, 2], max_steps=12).layout(9)) == [(3, 6), (12, 3)]
     assert widths(halving(max_steps=3).layout(9)) == [(3, 9)]
 
 
@@ -160,11 +160,20 @@ def test_brackets_without_a_minimum_all_reach_the_end(
         assert bracket.width >= bracket.needs(eta)
 
 
+def test_standard_brackets_that_halve_nobody_are_left_out() -> None:
+    assert widths(halving(max_steps=10).layout(20)) == [(2, 20)]
+    assert widths(halving(max_steps=60).layout(25)) == [(3, 18), (15, 7)]
+    assert widths(halving(max_steps=60).layout(6)) == [(15, 6)]
+    assert widths(halving(max_steps=60).layout(3)) == [(60, 3)], "no other is left"
+    assert widths(halving("conservative", max_steps=10).layout(20)) == [(2, 13), (10, 7)]
+
+
 def test_few_trials_leave_out_as_few_rungs_as_possible() -> None:
-    assert widths(halving(max_steps=60).layout(25)) == [(3, 16), (15, 6), (60, 3)]
-    assert widths(halving(max_steps=60).layout(24)) == [(15, 16), (60, 8)]
-    assert widths(halving(max_steps=60).layout(6)) == [(15, 4), (60, 2)]
-    assert widths(halving(max_steps=60).layout(5)) == [(60, 5)]
+    three = (0, 1, 2)
+    assert widths(halving(three, max_steps=60).layout(25)) == [(3, 16), (15, 6), (60, 3)]
+    assert widths(halving(three, max_steps=60).layout(24)) == [(15, 16), (60, 8)]
+    assert widths(halving(three, max_steps=60).layout(6)) == [(15, 4), (60, 2)]
+    assert widths(halving(three, max_steps=60).layout(5)) == [(60, 5)]
     assert widths(halving("aggressive", max_steps=60).layout(16)) == [(3, 16)]
     assert widths(halving("aggressive", max_steps=60).layout(15)) == [(15, 15)]
 
@@ -247,8 +256,9 @@ def test_rungs_refuse_all_that_is_wrong_at_once() -> None:
 @pytest.mark.parametrize(
     ("trials", "steps", "brackets", "part"),
     [
-        (20, 10, "standard", "about 10 of 20 trials to step 10, since some brackets"),
-        (40, 10, "standard", "about 19 of 40 trials to step 10, since some brackets"),
+        (20, 10, [0, 1], "about 10 of 20 trials to step 10, since some brackets"),
+        (40, 10, [0, 1], "about 19 of 40 trials to step 10, since some brackets"),
+        (20, 10, "standard", None),
         (50, 20, "standard", None),
         (3, 10, "standard", "ASHA trains all 3 trials to step 10: it stops some only"),
         (3, 10, "aggressive", "ASHA trains all 3 trials to step 10: it stops some only"),
@@ -258,7 +268,7 @@ def test_rungs_refuse_all_that_is_wrong_at_once() -> None:
     ],
 )
 def test_advice_of_asha_is_for_layouts_that_stop_few(
-    trials: int, steps: int, brackets: str, part: str | None
+    trials: int, steps: int, brackets: str | list[int], part: str | None
 ) -> None:
     tuner = ASHA(Space(lr=Float(0.1, 1.0)), trials=trials, max_steps=steps, brackets=brackets)
     advice = tuner.advice

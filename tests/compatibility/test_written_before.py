@@ -157,13 +157,17 @@ def test_sequence_documents_are_unchanged(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*cases.TUNERS, *cases.IDENTITIES_ONLY])
 def test_tuner_identities_are_unchanged(name: str) -> None:
-    make = {**cases.TUNERS, **cases.IDENTITIES_ONLY}[name]
+    tuner = tuner_of_before(name)
+    assert as_json(tuner.identity()) == recorded_tuners()[name]["identity"]
+
+
+def tuner_of_before(name: str) -> dt.algos.Tuner:
+    """Return a tuner of today; if a rule has changed, one that goes on by the rule of before."""
+    tuner = {**cases.TUNERS, **cases.IDENTITIES_ONLY}[name]()
     identity = recorded_tuners()[name]["identity"]
-    tuner = make()
-    if as_json(tuner.identity()) != identity:  # a rule has changed: the tuner goes on by the old
-        tuner = tuner.widened_from(identity)
-    assert tuner is not None
-    assert as_json(tuner.identity()) == identity
+    followed = tuner if as_json(tuner.identity()) == identity else tuner.widened_from(identity)
+    assert followed is not None
+    return followed
 
 
 def test_every_tuner_is_among_the_cases() -> None:
@@ -173,7 +177,7 @@ def test_every_tuner_is_among_the_cases() -> None:
 
 @pytest.mark.parametrize("name", cases.TUNERS)
 def test_tuner_decides_again_what_it_decided(name: str) -> None:
-    kept, tuner = recorded_tuners()[name], cases.TUNERS[name]()
+    kept, tuner = recorded_tuners()[name], tuner_of_before(name)
     tuner.prepare(kept["inputs"])
     for call in kept["before"]:
         assert cases.perform(tuner, call) == call["decisions"]
@@ -182,7 +186,7 @@ def test_tuner_decides_again_what_it_decided(name: str) -> None:
 
 @pytest.mark.parametrize("name", cases.TUNERS)
 def test_tuner_goes_on_from_an_old_snapshot(name: str) -> None:
-    kept, tuner = recorded_tuners()[name], cases.TUNERS[name]()
+    kept, tuner = recorded_tuners()[name], tuner_of_before(name)
     tuner.prepare(kept["inputs"])
     tuner.restore(kept["snapshot"])
     assert as_json(tuner.snapshot()) == kept["snapshot"]
