@@ -164,8 +164,8 @@ class BlamesNobody(Dispatcher):
 
 
 class CountsSaveOneTooFar(Dispatcher):
-    def _saved(self, event: Saved) -> None:
-        super()._saved(event)
+    def _durable(self, event: Saved | Omitted) -> None:
+        super()._durable(event)
         attempt = self.attempts.get(event.attempt)
         if attempt is not None and event.step < attempt.stop:
             attempt.saved += 1
