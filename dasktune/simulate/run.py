@@ -18,7 +18,6 @@ from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.devices import devices_at, values_at
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import root_key
-from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.speeds import Speeds
 from dasktune.needs import (
     NO_NEEDS,
@@ -260,7 +259,6 @@ def simulate(
     lookahead = LOOKAHEAD_SECONDS if conditions.overheads.report else 0.0
     options = DispatchOptions(
         merge=merge,
-        saves=SavePolicy(at_changes=False),
         lookahead_seconds=lookahead,
         load_seconds=conditions.overheads.load,
         needs=NO_NEEDS if callable(needs) else Needs.of(needs),

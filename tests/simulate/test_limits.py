@@ -155,7 +155,7 @@ def test_incumbents_are_the_best_known_values_over_time(
     told = [
         (at, sign * wavy({"lr": rate(step - 1)}, step))
         for at, rate, step in ends
-        if step % every == 0 or step == STEPS
+        if step % every == 0 or step == STEPS or step in rate.boundaries(0, STEPS)
     ]
     finite = sorted(one for one in told if math.isfinite(one[1]))
     for one in found.incumbents:

@@ -163,6 +163,14 @@ def test_paused_trial_continues_from_its_state() -> None:
     assert (trial.state, trial.steps) == (TrialState.PRUNED, 9)
 
 
+def test_later_trial_parts_where_an_earlier_one_changed() -> None:
+    """The second trial is proposed after the first has ended: it trains only what differs."""
+    space = dt.Space(lr=[MultiStep(0.1, [7], gamma) for gamma in (0.1, 0.5)])
+    tuner = dt.algos.Random(space, trials=2, max_steps=12, sampler=dt.samplers.Branching(startup=1))
+    found = dt.simulate(tuner, height)
+    assert found.summary()["steps_executed"] == 12 + 5
+
+
 def test_unwanted_stage_ends_at_its_next_step() -> None:
     # Trial 1 takes 1 s for 2 steps; its report at 1 s stops trial 0 within its first step.
     script = [
