@@ -1,4 +1,9 @@
-"""A Gaussian process over distances that are summed with a weight each."""
+"""A Gaussian process over distances that are summed with a weight each.
+
+Sums of products are `einsum`s, which use one thread. The threads of a BLAS would wait for each
+other on a busy machine, and change the last bit of a result with their number. OpenBLAS takes
+one thread for the root of a matrix with fewer than 128 rows.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +82,7 @@ def kernel(squared: Array, parameters: Parameters) -> Array:
     Rasmussen and Williams, "Gaussian Processes for Machine Learning", equation 4.17.
     """
     weights = np.exp(-2 * parameters.lengths)
-    radius = np.sqrt(5 * np.tensordot(weights, squared, 1))
+    radius = np.sqrt(5 * np.einsum("p,pnm->nm", weights, squared))
     value: Array = math.exp(parameters.signal) * (1 + radius + radius**2 / 3) * np.exp(-radius)
     return value
 
@@ -115,17 +120,35 @@ def _moves(size: int, reach: float) -> Iterator[Array]:
 def _cost(squared: Array, values: Array, array: Array) -> float:
     """Return the negative logarithm of the posterior density of parameters."""
     parameters = Parameters.of(array)
+    count = len(values)
     covariance = _noisy(kernel(squared, parameters), parameters)
+    # The root of the covariance with the values as a last row ends with the whitened values.
+    beside = np.zeros((count + 1, count + 1))
+    beside[:count, :count], beside[count, :count] = covariance, values
+    beside[count, count] = 1 + np.sum(values**2) / _variance(parameters)
     try:
-        root = np.linalg.cholesky(covariance)
+        root = np.linalg.cholesky(beside)
     except np.linalg.LinAlgError:
         return math.inf
-    half = np.linalg.solve(root, values)
-    return float(0.5 * half @ half + np.log(np.diag(root)).sum()) + parameters.penalty
+    fit = 0.5 * np.sum(root[count, :count] ** 2)
+    return float(fit + np.log(np.diag(root)[:count]).sum()) + parameters.penalty
+
+
+def _variance(parameters: Parameters) -> float:
+    return math.exp(parameters.noise) + 1e-8
 
 
 def _noisy(covariance: Array, parameters: Parameters) -> Array:
-    return covariance + (math.exp(parameters.noise) + 1e-8) * np.eye(len(covariance))
+    return covariance + _variance(parameters) * np.eye(len(covariance))
+
+
+def _whitened(root: Array, columns: Array) -> Array:
+    """Return the solution of ``root @ solution = columns`` for a lower triangle `root`."""
+    solution = np.zeros_like(columns)
+    for row in range(len(root)):
+        above = np.einsum("i,im->m", root[row, :row], solution[:row])
+        solution[row] = (columns[row] - above) / root[row, row]
+    return solution
 
 
 def predicted(squared: Array, values: Array, parameters: Parameters) -> tuple[Array, Array]:
@@ -148,9 +171,9 @@ def predicted(squared: Array, values: Array, parameters: Parameters) -> tuple[Ar
     """
     count, seen = len(values), squared.shape[1]
     covariance = kernel(squared, parameters)
-    known = _noisy(covariance[:count, :count], parameters)
-    means = np.linalg.solve(known, values) @ covariance[:count]
     root = np.linalg.cholesky(_noisy(covariance[:, :seen], parameters))
-    explained = np.linalg.solve(root, covariance)
+    explained = _whitened(root, covariance)
+    whitened = _whitened(root[:count, :count], values[:, None])[:, 0]
+    means = np.einsum("n,nm->m", whitened, explained[:count])
     variance = math.exp(parameters.signal) - np.sum(explained**2, axis=0)
     return means, np.sqrt(np.maximum(variance, 1e-12))

@@ -37,8 +37,11 @@ CHANGED: Final = 128
 BASES: Final = 12
 """Best trials that candidates change; half of the changes are of any trial."""
 
-MOST: Final = 200
+MOST: Final = 96
 """Most observations of the model: the best half, and the newest."""
+
+MOST_PENDING: Final = 30
+"""Most trials without a report that the model knows, the newest; see `gaussian_process`."""
 
 _NORMAL: Final = NormalDist()
 
@@ -236,7 +239,7 @@ class BranchingSource(ObservingSource):
         """Return the expected improvement of each candidate, in units of the ranks' normal."""
         kept = _most_useful(losses)
         values = normal_scores([losses[place] for place in kept])
-        seen = [*(known[place] for place in kept), *pending[-MOST:]]
+        seen = [*(known[place] for place in kept), *pending[-MOST_PENDING:]]
         compared = [*(each.sequences for each in seen), *(each.sequences for each in candidates)]
         squared = distances(compared, len(seen), level)
         count = len(kept)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dasktune.algos.branching import gaussian_process
+from dasktune.algos.branching.sampler import MOST, MOST_PENDING
 
 
 def squared(points: np.ndarray, first: int) -> np.ndarray:
@@ -14,6 +16,7 @@ def squared(points: np.ndarray, first: int) -> np.ndarray:
 
 X = np.linspace(0, 1, 12)
 Y = np.sin(6 * X)
+SEEN = MOST + MOST_PENDING
 
 
 def test_fitted_process_predicts_between_observations() -> None:
@@ -38,3 +41,17 @@ def test_pending_points_lower_deviations_and_leave_means() -> None:
     beside = gaussian_process.predicted(squared(points, 13), Y, parameters)
     assert np.allclose(alone[0], beside[0])
     assert beside[1][13] < 0.6 * alone[1][13]
+
+
+def test_number_of_blas_threads_changes_no_bit() -> None:
+    points = np.random.default_rng(0).random((3, 300))
+    distances = np.concatenate([squared(each, SEEN) for each in points])
+    values = np.sin(9 * points[0, :MOST])
+    results = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            parameters = gaussian_process.fitted(distances[:, :MOST, :MOST], values)
+            results.append(gaussian_process.predicted(distances, values, parameters))
+    for means, deviations in results[1:]:
+        assert np.array_equal(means, results[0][0])
+        assert np.array_equal(deviations, results[0][1])
