@@ -375,7 +375,7 @@ class TestRepeatsOfPOP(CostlyConformance):
 
 
 def branching() -> Branching:
-    return Branching(startup=2, explore=2)
+    return Branching(startup=2, explore=0.5)
 
 
 class TestRandomByBranching(CostlyConformance):

@@ -57,10 +57,10 @@ class Branching(Sampler):
     known to be alike, whatever family their sequences are of.
 
     **The rule of exploration.** Improvement per step alone would be content with cheap twigs of
-    the first trunk. So each `explore`-th proposal ignores prices: it has the largest expected
-    improvement, whether it begins a new trunk or not. The first `startup` proposals are drawn at
-    random, each on its own. Both together have at least a part ``1 / explore`` of the proposals
-    chosen as if there were no stage tree, however cheap twigs are. The papers below keep
+    the first trunk. So the part `explore` of all steps goes to proposals that ignore prices. Such
+    a proposal has the largest expected improvement, whether it begins a new trunk or not. The
+    first `startup` proposals, which are drawn at random, count as such. A proposal ignores prices
+    whenever their steps so far are at most the part `explore` of all. The papers below keep
     exploration alive by other means: LaMBO by sampling from a tree of arms, CArBO by an exponent of
     the price that falls to 0 with the budget, which a sampler does not know.
 
@@ -70,7 +70,7 @@ class Branching(Sampler):
     Parameters
     ----------
     explore
-        Each so many-th proposal ignores prices; 1 ignores them always.
+        The part of the steps of proposals that ignore prices, above 0; 1 ignores them always.
     startup
         Number of trials that must have reported before the model is used.
 
@@ -99,9 +99,11 @@ class Branching(Sampler):
     4
     """
 
-    def __init__(self, *, explore: int = 2, startup: int = 5) -> None:
+    def __init__(self, *, explore: float = 0.25, startup: int = 2) -> None:
         check = Arguments("Branching")
-        self.explore = check.whole("explore", explore)
+        self.explore = check.real("explore", explore)
+        if not check.problems and not 0 < self.explore <= 1:
+            check.add(f"explore must be > 0 and <= 1, got {explore!r}")
         self.startup = check.whole("startup", startup)
         check.refuse()
 
@@ -184,9 +186,22 @@ class BranchingSource(ObservingSource):
             return {"point": dict(drawn.point)}
         improvement = self._improvement(known, losses, pending, [c for c, _ in candidates], level)
         prices = np.array([price for _, price in candidates], float)
-        ignores = trial % self._explore == self._explore - 1
+        ignores = self._ignores_prices(level)
         best = int(np.argmax(improvement if ignores else improvement / prices))
-        return {"point": dict(candidates[best][0].point)}
+        configuration, price = candidates[best]
+        notes = {"steps": price, "ignores_prices": ignores}
+        return {"point": dict(configuration.point), "notes": notes}
+
+    def _ignores_prices(self, level: Step) -> bool:
+        """Return whether the next proposal ignores prices, by the rule of exploration.
+
+        A trial without notes was drawn at random, or queued by a user: it costs all its steps.
+        """
+        notes = [each.notes for each in self._observed.trials if each.trial is not None]
+        steps = [note.get("steps", level) for note in notes]
+        ignoring = [note.get("ignores_prices", True) for note in notes]
+        of_those = sum(number for number, ignores in zip(steps, ignoring, strict=True) if ignores)
+        return bool(of_those <= self._explore * sum(steps))
 
     def _known(self) -> tuple[list[Observed], list[float], list[Observed]]:
         """Return the trials with a loss at the level, their losses, and those without."""
