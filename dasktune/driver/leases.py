@@ -29,13 +29,13 @@ from dasktune.types import Sequences, Step
 class Leasing:
     """The leases of one run.
 
-    Each question is answered in a thread of its own, those about the same key one after the
-    other. One more thread looks after the leases that are held and watched, again and again: no
-    question waits for that.
+    As long as no other driver is seen, leases are granted and released at once, without a request,
+    and a lease has no file: it is written only once another driver appears. Else each question is
+    answered in a thread of its own, those about the same key one after the other. One more thread
+    looks after the leases that are held and watched, again and again: no question waits for that.
 
-    As long as no other driver is seen, every lease is granted without a request, and its file is
-    written only once another driver appears. A driver that begins writes its object, and waits
-    until each of the others says in its own that it sees it: from then on both write files.
+    A driver that begins writes its object, and waits until each of the others says in its own that
+    it sees it: from then on both write files.
 
     Parameters
     ----------
@@ -131,6 +131,14 @@ class Leasing:
             expires=self._clock() + self._lease_seconds,
         )
 
+    def grant(self, attempt: str, lease: Lease) -> bool:
+        """Take a lease at once if that needs no request: no other driver was seen.
+
+        Otherwise return False: it must be asked for.
+        """
+        is_alone = lease.root in self._known and not self._own.has_departed
+        return is_alone and self._own.hold_alone(attempt, lease)
+
     def ask(
         self, attempt: str, lease: Lease, *, heeded: Collection[LeaseMark | LeaseName] = ()
     ) -> None:
@@ -187,7 +195,8 @@ class Leasing:
 
     def release(self, attempt: str, step: Step) -> None:
         """Release the lease of an attempt that came to a step and trains no more."""
-        self._do(attempt, partial(self._own.release, attempt, step))
+        if not self._own.release_alone(attempt, step):
+            self._do(attempt, partial(self._own.release, attempt, step))
         self._keys.pop(attempt, None)
 
     def watch(self, attempt: str, other: Lease) -> None:

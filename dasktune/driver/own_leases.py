@@ -172,6 +172,11 @@ class OwnLeases:
         self._threads.wait(reading.done)
         return reading.drivers
 
+    @property
+    def has_departed(self) -> bool:
+        """Whether leases are known that a driver left when it ended, or died."""
+        return bool(self._departed)
+
     def around_departed(self, lease: Lease, heeded: Heeded) -> Lease | None:
         """Return the lease around one that a driver left when it ended, or died."""
         departed = self._departed
@@ -223,22 +228,38 @@ class OwnLeases:
         if self._is_shared:
             self._write_later(held)
 
+    def release_alone(self, attempt: str, step: Step) -> bool:
+        """Release a lease without a request if no other driver was seen yet; whether it is."""
+        with self._lock:
+            if self._is_shared:
+                return False
+            held = self._end(attempt, step)
+            if held is not None:
+                self._finished.append(held.lease)
+        return True
+
     def release(self, attempt: str, step: Step) -> None:
         """Release the lease of an attempt that came to a step."""
+        if self.release_alone(attempt, step):
+            return
         with self._lock:
-            held = self._drop(attempt)
-            if held is None or held.lease.key in self._attempts_at:
-                return  # the next attempt at the same steps has taken it over
-            key = held.lease.key
-            held.lease = replace(held.lease, is_done=True, step=max(held.lease.step, step))
-            self._recent.pop(key, None)
-            self._recent[key] = self._clock(), held.lease
-            if not self._is_shared:
-                self._finished.append(held.lease)
-                return
+            held = self._end(attempt, step)
+        if held is None:
+            return
         self._presence.check()
         if not self._is_lost(held):
             self._leases.write(held.lease)
+
+    def _end(self, attempt: str, step: Step) -> _Held | None:
+        """Take an attempt's lease as done; return it, unless another attempt has it now."""
+        held = self._drop(attempt)
+        if held is None or held.lease.key in self._attempts_at:
+            return None  # the next attempt at the same steps has taken it over
+        key = held.lease.key
+        held.lease = replace(held.lease, is_done=True, step=max(held.lease.step, step))
+        self._recent.pop(key, None)
+        self._recent[key] = self._clock(), held.lease
+        return held
 
     def release_all(self) -> None:
         """Release every lease."""

@@ -156,6 +156,8 @@ class SharedStages:
             stop=order.stop,
             saves=order.saves,
         )
+        if self._leasing.grant(order.attempt, lease):
+            return self._settle(order, None)
         self._asked[order.attempt] = order
         self._asked_at[order.attempt] = time.monotonic()
         heeded = self._heeded.get(_first_key(order), set())

@@ -208,6 +208,18 @@ def test_a_lone_driver_writes_no_lease_file(driver: Driver) -> None:
     assert {lease.key for lease in held.leases} <= {f"{number}a" * 16 for number in range(5)}
 
 
+def test_lone_driver_is_granted_further_leases_at_once(driver: Driver) -> None:
+    assert not driver.leasing.grant("first", driver.lease()), "nothing is known of the root yet"
+    assert driver.ask("first") is None
+    before = list(driver.files.requests)
+    assert driver.leasing.grant("second", driver.lease("c1" * 16))
+    driver.leasing.release("second", 10)
+    assert driver.files.requests == before
+    driver.meet_another()
+    driver.settle()
+    assert not driver.leasing.grant("third", driver.lease("d1" * 16))
+
+
 def test_leases_get_files_once_another_driver_appears(driver: Driver) -> None:
     assert driver.ask("mine") is None
     driver.settle()
