@@ -14,7 +14,7 @@ from trainers import Counting, logged
 
 import dasktune as dt
 from dasktune.cluster.local import local_client
-from dasktune.worker.messages import StateSaved
+from dasktune.worker.messages import StateSaved, unpacked
 from dasktune.worker.plugin import TOPIC
 
 SLEEP_SECONDS = 0.002
@@ -91,7 +91,7 @@ def _last_durable(events: Iterable[tuple[float, Mapping[str, Any]]]) -> float:
         for at, content in events
         if any(
             message["kind"] == StateSaved.__name__
-            for message in content["message"].get("messages", ())
+            for message in unpacked(content["message"]).get("messages", ())
         )
     )
 

@@ -39,6 +39,7 @@ from dasktune.worker.messages import (
     WorkerMessage,
     from_wire,
     receipt_from_wire,
+    unpacked,
 )
 from dasktune.worker.plugin import (
     audit_prefix_of,
@@ -119,7 +120,7 @@ class Submissions:
         self._futures[order.attempt] = self._client.submit(
             run_stage,
             self._plan.run,
-            spec.to_wire(),
+            spec.pack(),
             before,
             key=(prefix_of(self._plan.run), key, order.start, order.stop, order.attempt),
             workers=[order.worker],
@@ -412,14 +413,14 @@ class Connection:
         if not isinstance(content, Mapping) or content.get("run") != self._plan.run:
             return
         try:
-            self._put(from_wire(content.get("message")))
+            self._put(from_wire(unpacked(content.get("message"))))
         except MessageError as error:
             logger.warning("a message on the topic of this run is refused: %s", error)
 
 
 def _result_of(future: Future[Any], order: RunStage) -> StageEnded:
     try:
-        return receipt_from_wire(future.result(timeout=RESULT_SECONDS))
+        return receipt_from_wire(unpacked(future.result(timeout=RESULT_SECONDS)))
     except (OSError, TimeoutError, CancelledError, KilledWorker):
         return _lost(order)  # it lay on its worker, which is gone
     except MessageError as error:

@@ -129,6 +129,9 @@ DRAIN_SECONDS = 60.0
 PROGRESS_FLUSH_SECONDS = 0.05
 """Age of the batches in which progress is sent: fast steps would flood the driver."""
 
+OUTBOX_SECONDS = 0.01
+"""Longest time of a message that waits for the next one of its worker: small stages have many."""
+
 LOG_SECONDS = 5.0
 """Time between two messages with the log of a running stage; its end sends it in any case."""
 

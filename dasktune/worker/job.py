@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -162,6 +163,15 @@ class StageSpec:
     def to_wire(self) -> dict[str, object]:
         """Return the fields as plain data, which a scheduler may unpickle."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
+    def pack(self) -> bytes:
+        """Return it as bytes, which Dask carries without a look into them."""
+        return pickle.dumps(self.to_wire())
+
+    @classmethod
+    def unpack(cls, content: bytes) -> StageSpec:
+        """Return the stage that `pack` packed."""
+        return cls(**pickle.loads(content))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

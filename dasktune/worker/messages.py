@@ -2,6 +2,7 @@
 
 Messages travel in events of Dask, on a topic to which anyone in the cluster may write. So
 `from_wire` checks each field, and refuses in one place what is not a message of this version.
+They travel as bytes: what Dask cannot look into, it neither measures nor copies item by item.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, cast, get_args
+
+import msgpack
 
 from dasktune.types import Metrics, Step
 
@@ -309,6 +312,27 @@ def from_wire(content: object) -> WorkerMessage:
         If it is malformed.
     """
     return cast(WorkerMessage, _read(content, _MESSAGES))
+
+
+def packed(content: Mapping[str, Any]) -> bytes:
+    """Return plain data as bytes."""
+    return cast(bytes, msgpack.packb(content))
+
+
+def unpacked(content: object) -> object:
+    """Return the plain data in bytes; lists have become tuples.
+
+    Raises
+    ------
+    MessageError
+        If they hold none.
+    """
+    if type(content) is not bytes:
+        raise MessageError(f"a message must be bytes, got {_short(content)}")
+    try:
+        return msgpack.unpackb(content, use_list=False)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise MessageError(f"a message must be msgpack, got {_short(content)}: {error}") from error
 
 
 def receipt_from_wire(content: object) -> StageEnded:

@@ -14,7 +14,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeGuard, cast
 from weakref import WeakSet
@@ -37,11 +38,18 @@ from dasktune.worker.lending import WorkerLenders, lending
 from dasktune.worker.messages import (
     LeaveAnnounced,
     PredictionAnswer,
+    StageEnded,
     StageMessage,
     StageMessages,
+    StageProgress,
+    StateSaved,
     WorkerMessage,
+    packed,
+    receipt_from_wire,
     to_wire,
+    unpacked,
 )
+from dasktune.worker.outbox import Outbox
 from dasktune.worker.sharing import describe_sharing
 
 TOPIC = "dasktune"
@@ -91,6 +99,8 @@ class StagePlugin(WorkerPlugin):
         from dasktune.worker.host import StageHost
 
         self._worker = worker
+        self._loop = asyncio.get_running_loop()
+        self._outbox = Outbox(self._send_together, self._call_later, time.monotonic)
         _WORKERS.add(worker)
         self._is_closed = False
         self.is_leaving = self.is_replaced = False
@@ -107,7 +117,6 @@ class StagePlugin(WorkerPlugin):
         self.host = StageHost(job, self._emit, self._give_up_from_thread, workers=self._workers)
         if self.plan.needs_process:
             give_own_generator()  # now that the store's client is loaded, too
-        self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         worker.handlers[self.plan.run] = self._control
         worker.handlers[predicting(self.plan.run)] = self._predict
@@ -133,6 +142,7 @@ class StagePlugin(WorkerPlugin):
     def _announce_leave(self) -> None:
         """Announce that this worker leaves: it gets no more stages, and its loss is blameless."""
         self.is_leaving = True
+        self._outbox.flush()
         self._send(LeaveAnnounced(worker=self._worker.address))
 
     async def _watch(self, seconds: float) -> None:
@@ -209,6 +219,7 @@ class StagePlugin(WorkerPlugin):
                 self._announce_leave()
             closing = asyncio.to_thread(self.host.close, _close_seconds())
             await asyncio.gather(closing, self._workers.close(_close_seconds()))
+            self._outbox.flush()
 
     def transition(self, key: object, start: str, finish: str, **_: object) -> None:
         """Stop a stage that Dask cancelled, also because its driver died."""
@@ -217,11 +228,31 @@ class StagePlugin(WorkerPlugin):
             self.host.abandon(key[-1])  # type: ignore[index]
 
     def _emit(self, messages: list[StageMessage]) -> None:
+        """Send messages to the driver; from any thread."""
+        self._outbox.put(messages, may_wait=all(map(self._may_wait, messages)))
+
+    def _may_wait(self, message: StageMessage) -> bool:
+        """Whether nobody loses time, and nothing is lost, if a message waits for a moment.
+
+        That a stage begins must be known before it may take this process with it. The end of a
+        stage waits for the start of the next one, if that is here already.
+        """
+        if isinstance(message, StageEnded):
+            state = self._worker.state
+            return bool(state.ready or state.constrained or state.waiting)
+        return isinstance(message, StageProgress | StateSaved)
+
+    def _send_together(self, messages: Collection[StageMessage]) -> None:
         self._send(StageMessages(worker=self._worker.address, messages=tuple(messages)))
+
+    def _call_later(self, seconds: float, work: Callable[[], None]) -> None:
+        """Call a function in the worker's event loop after so many seconds; from any thread."""
+        with suppress(RuntimeError):  # the loop is closed: the driver learns all from the store
+            self._loop.call_soon_threadsafe(self._loop.call_later, seconds, work)
 
     def _send(self, message: WorkerMessage) -> None:
         """Send a message to the driver; from any thread."""
-        self._worker.log_event(TOPIC, {"run": self.plan.run, "message": to_wire(message)})
+        self._worker.log_event(TOPIC, {"run": self.plan.run, "message": packed(to_wire(message))})
 
     async def _control(
         self, attempt: str, save_at: int | None, stop_at: int | None, lost: str = ""
@@ -361,26 +392,26 @@ def audit_prefix_of(run: str) -> str:
     return run.rpartition("-")[0] + ":audit"
 
 
-def run_stage(
-    run: str, spec: Mapping[str, Any], before: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Train one stage on the worker that calls this; return its receipt as plain data.
+def run_stage(run: str, spec: bytes, before: bytes | None = None) -> bytes:
+    """Train one stage on the worker that calls this; return its receipt, packed.
 
     Parameters
     ----------
     run
         Name of the driver's run.
     spec
-        Fields of a `dasktune.worker.job.StageSpec`.
+        A `dasktune.worker.job.StageSpec`, packed.
     before
-        Receipt of the stage that this one carries on from on the same worker.
+        Receipt of the stage that this one carries on from on the same worker, packed.
     """
     plugin = cast(StagePlugin, get_worker().plugins[run])
-    stage = StageSpec(**spec)
-    came_to_its_end = before is None or (
-        before["status"] == "trained" and before["step"] == stage.start
-    )
-    return to_wire(plugin.host.run(stage) if came_to_its_end else plugin.host.skip(stage))
+    stage = StageSpec.unpack(spec)
+    came_to_its_end = True
+    if before is not None:
+        receipt = receipt_from_wire(unpacked(before))
+        came_to_its_end = (receipt.status, receipt.step) == ("trained", stage.start)
+    ended = plugin.host.run(stage) if came_to_its_end else plugin.host.skip(stage)
+    return packed(to_wire(ended))
 
 
 def run_audit(run: str, spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from dasktune.worker.messages import (
     StateSaved,
     from_wire,
     receipt_from_wire,
+    unpacked,
 )
 from dasktune.worker.plugin import (
     CLOSE_SECONDS,
@@ -83,7 +84,9 @@ class Gang:
         self.client = client
         self.first, *self.lenders = client.scheduler_info()["workers"]
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        client.subscribe_topic(TOPIC, lambda event: self._take(from_wire(event[1]["message"])))
+        client.subscribe_topic(
+            TOPIC, lambda event: self._take(from_wire(unpacked(event[1]["message"])))
+        )
 
     def _take(self, message: Any) -> None:
         for part in message.messages if isinstance(message, StageMessages) else [message]:
@@ -97,7 +100,7 @@ class Gang:
 
     def begin(self, spec: StageSpec, worker: str = "") -> Future[Any]:
         return self.client.submit(
-            run_stage, RUN, spec.to_wire(), workers=[worker or self.first], pure=False
+            run_stage, RUN, spec.pack(), workers=[worker or self.first], pure=False
         )
 
     def begin_audit(self, spec: StageSpec) -> Future[Any]:
@@ -108,7 +111,7 @@ class Gang:
         return self.client.submit(run_audit, RUN, wire, workers=[self.first], key=key, pure=False)
 
     def run(self, spec: StageSpec, worker: str = "") -> StageEnded:
-        return receipt_from_wire(self.begin(spec, worker).result(timeout=PATIENCE))
+        return receipt_from_wire(unpacked(self.begin(spec, worker).result(timeout=PATIENCE)))
 
     def order(self, **order: Any) -> object:
         """Give the first worker an order, as the driver does; return its answer."""
@@ -223,7 +226,7 @@ def test_save_point_in_a_gang_is_as_a_planned_border(tmp_path: Path) -> None:
         split = [gang.next(StateSaved)]  # it is held in its second step
         assert gang.order(attempt=spec.attempt, save_at=3, stop_at=-1) == "ok"
         gate.open()
-        assert receipt_from_wire(receipt.result(timeout=PATIENCE)).status == "trained"
+        assert receipt_from_wire(unpacked(receipt.result(timeout=PATIENCE))).status == "trained"
         split += [gang.next(StateSaved), gang.next(StateSaved)]
         gang.run(lent(3, 4, *gang.lenders, **leaving))
         split.append(gang.next(StateSaved))
@@ -252,7 +255,7 @@ def test_a_lender_that_dies_loses_the_attempt(tmp_path: Path) -> None:
         psutil.wait_procs([process], timeout=PATIENCE)  # it ends with its worker
         assert not process.is_running()
         gate.open()
-        ended = receipt_from_wire(receipt.result(timeout=PATIENCE))
+        ended = receipt_from_wire(unpacked(receipt.result(timeout=PATIENCE)))
         assert (ended.status, ended.step) == ("lost", 1)
         assert gang.next(StageEnded) == ended
         # The process of the other lender has raised: that is not what is told.
@@ -272,7 +275,7 @@ def test_a_lender_that_hangs_is_given_up_at_once(tmp_path: Path) -> None:
         with hanging(pids[one]):
             gate.open()
             assert gang.order(attempt=spec.attempt, save_at=None, stop_at=-1, lost=one) == "ok"
-            ended = receipt_from_wire(receipt.result(timeout=PATIENCE))
+            ended = receipt_from_wire(unpacked(receipt.result(timeout=PATIENCE)))
             assert (ended.status, ended.step) == ("lost", 1)
         devices = Piecewise([3, 2], boundaries=[1])
         again = lent(1, 3, two, devices=devices, gate=str(gate.path))

@@ -26,8 +26,10 @@ from dasktune.worker.messages import (
     StoreFailed,
     WorkerMessage,
     from_wire,
+    packed,
     receipt_from_wire,
     to_wire,
+    unpacked,
 )
 from tests.call_counter import python_calls
 
@@ -69,7 +71,13 @@ def test_messages_all_kinds_have_an_example() -> None:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_message_sent_and_received_is_equal(message: WorkerMessage) -> None:
-    assert from_wire(msgpack.unpackb(msgpack.packb(to_wire(message)))) == message
+    assert from_wire(unpacked(packed(to_wire(message)))) == message
+
+
+@pytest.mark.parametrize("content", [{}, b"", b"\xc1", b"\x01\x01", "text", None], ids=repr)
+def test_unpacked_bytes_of_no_message_are_refused(content: object) -> None:
+    with pytest.raises(MessageError, match="a message must be"):
+        unpacked(content)
 
 
 def test_receipt_sent_and_received_is_equal() -> None:
