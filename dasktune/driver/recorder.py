@@ -286,7 +286,7 @@ class Recorder:
         if row is not None:
             self.tally.stages[status] += 1
             self.tally.worker_seconds += seconds
-            steps, message = max(0, step - row.start), redacted(message)
+            steps, message = max(0, step - row.start), redacted(message) if message else ""
             row = replace(row, ended=at, status=status, steps=steps, repeated=repeated)
             row = replace(row, message=message) if message else row
             self._ended[attempt] = row

@@ -34,7 +34,7 @@ from dasktune.types import Direction, TrialState
 REDRAW_SECONDS = 0.25
 """Least time between two drawings."""
 
-SHARE_OF_TIME = 0.05
+SHARE_OF_TIME = 0.02
 """Largest share of the loop's time for drawing."""
 
 RATE_SECONDS = 60.0

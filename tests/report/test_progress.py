@@ -175,7 +175,7 @@ def test_slow_drawing_takes_a_twentieth_of_the_time_at_most(
     while clock.now < began + 20:
         progress(BEFORE)
         clock.now += 0.01
-    assert 0.1 * progress.redraws <= 0.055 * (clock.now - began)
+    assert 0.1 * progress.redraws <= 0.022 * (clock.now - began)
 
 
 def test_a_call_that_draws_nothing_costs_under_50_microseconds() -> None:
