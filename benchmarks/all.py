@@ -21,6 +21,7 @@ NAMES = (
     "driver_cost",
     "long_curves",
     "overhead",
+    "traffic",
     "mirror",
     "budget",
     "checkpoints",

@@ -1,78 +1,193 @@
-"""Overhead: 500 trials of one step that does nothing, next to plain Dask and other tuners.
+"""Overhead: whole processes of dasktune next to bare Dask, in interleaved pairs.
 
-Everything is on: checkpoints, the database, the progress display. Each contestant is a whole
+Everything is on in dasktune: checkpoints, the database, the progress display. Bare Dask has one
+`client.submit` and one `log_event` a trial and makes nothing durable. Each contestant is a whole
 process, from its start to its end, imports and the start of the same local cluster included.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from statistics import median
+from typing import Any
 
 from figures import Figure, main
+from pairs import Pair, released
 
-TRIALS, SHORT_TRIALS = 500, 20
 WORKERS = 2
+IN_FLIGHT = 4
+"""Trials that bare Dask has under way at a time, as dasktune sends two to each worker."""
+
 ROUNDS = 5
-BOUND = 2.5
+SHORT_ROUNDS = 1
 CONTESTANT_OPTION = "--contestant"
+STEP_SECONDS = 0.002
+RELEASED = Path(__file__).with_name("overhead.json")
+"""The figures of the last release; `--json` on its machine writes them anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Something that all contestants do.
+
+    Parameters
+    ----------
+    name
+        In words, with the number of trials in place of {trials}.
+    trials, short
+        Number of trials; and in a short version.
+    steps
+        Of each trial.
+    bound
+        Most that dasktune may take, as a multiple of bare Dask's wall time.
+    """
+
+    name: str
+    trials: int
+    short: int
+    steps: int
+    bound: float | None
+
+
+WORKS = {
+    "few": Work(name="{trials} no-op trials", trials=500, short=20, steps=1, bound=1.4),
+    "many": Work(name="{trials} no-op trials", trials=2000, short=40, steps=1, bound=1.4),
+    "tree": Work(
+        name="{trials} schedules of 2 ms a step", trials=144, short=144, steps=120, bound=None
+    ),
+    "reports": Work(
+        name="{trials} trials of many reports", trials=16, short=4, steps=1000, bound=1.5
+    ),
+    "start": Work(name="start to first step", trials=1, short=1, steps=1, bound=1.3),
+}
+SHORT_STEPS = 12
 
 
 def measure(short: bool) -> list[Figure]:
-    """Run dasktune and plain distributed in turns, then once every other that is installed."""
-    trials = SHORT_TRIALS if short else TRIALS
-    rounds = [
-        (_seconds("distributed", trials), _seconds("dasktune", trials))
-        for _ in range(1 if short else ROUNDS)
-    ]
-    ratios = [ours / plain for plain, ours in rounds]
-    plain, ours = (median(each) for each in zip(*rounds, strict=True))
-    every = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    others = {name: _seconds(name, trials) for name in OTHERS if _is_installed(name)}
-    return [
-        Figure(
-            name=f"dasktune, {trials} no-op trials, over plain distributed",
-            value=median(ratios),
-            unit="x",
-            at_most=BOUND,
-            note=f"median of {every}; {ours:.2f} s and {plain:.2f} s; {NOTES['dasktune']}",
-        ),
-        *(
-            Figure(
-                name=f"{name}, {trials} no-op trials, over plain distributed",
-                value=seconds / plain,
-                unit="x",
-                note=f"{seconds:.2f} s, once; {NOTES[name]}",
+    """Run dasktune and bare Dask in turns, then once every other tuner that is installed."""
+    figures = []
+    before = released(RELEASED)
+    for work, what in WORKS.items():
+        trials, steps = (
+            (what.short, min(what.steps, SHORT_STEPS))
+            if short
+            else (
+                what.trials,
+                what.steps,
             )
-            for name, seconds in others.items()
-        ),
-    ]
+        )
+        pair = Pair.of(
+            lambda bare, work=work, trials=trials, steps=steps: _run(
+                "distributed" if bare else "dasktune", work, trials, steps
+            ),
+            rounds=SHORT_ROUNDS if short else ROUNDS,
+        )
+        title = what.name.format(trials=trials)
+        figures += pair.figures(f"dasktune, {title}, over bare Dask", what.bound, before)
+        if work == "tree":
+            by_hand = Pair.of(
+                lambda bare, work=work, trials=trials, steps=steps: _run(
+                    "distributed-tree" if bare else "dasktune", work, trials, steps
+                ),
+                rounds=SHORT_ROUNDS if short else ROUNDS,
+            )
+            name = f"dasktune, {title}, over a hand-made tree on Dask"
+            figures += by_hand.figures(name, None if short else 1.0, before)
+    for name in filter(_is_installed, OTHERS):
+        trials = WORKS["few"].short if short else WORKS["few"].trials
+        seconds, cpu_seconds = _run(name, "few", trials, 1)
+        note = f"{seconds:.2f} s, CPU {cpu_seconds:.2f} s, once; {OTHERS[name]}"
+        figures.append(
+            Figure(name=f"{name}, {trials} no-op trials", value=seconds, unit="s", note=note)
+        )
+    return figures
 
 
 def _is_installed(name: str) -> bool:
     return importlib.util.find_spec(name.partition("-")[0]) is not None
 
 
-def _seconds(name: str, trials: int) -> float:
-    """Return how long a contestant's process lives."""
+def _run(name: str, work: str, trials: int, steps: int) -> tuple[float, float]:
+    """Return how long a contestant's process lives, or until its first step; and its CPU time."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, CONTESTANT_OPTION, name, str(trials), folder]
-        began = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        seconds = time.perf_counter() - began
-    if done.returncode or done.stdout.split()[-1:] != [str(trials)]:
-        raise RuntimeError(f"{name} must finish {trials} trials:\n{done.stdout}\n{done.stderr}")
-    return seconds
+        asked = json.dumps({"name": name, "work": work, "trials": trials, "steps": steps})
+        command = [sys.executable, __file__, CONTESTANT_OPTION, asked, folder]
+        output = Path(folder) / "output"
+        began = time.time()
+        with output.open("wb") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+            _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.time() - began
+        first = Path(folder) / "first-step"
+        if work == "start":
+            seconds = float(first.read_text()) - began if first.exists() else float("nan")
+        text = output.read_text()
+    if process.returncode or text.split()[-1:] != [str(trials)]:
+        raise RuntimeError(f"{name} must finish {trials} trials:\n{text}")
+    return seconds, usage.ru_utime + usage.ru_stime
 
 
-def _distributed(trials: int, folder: Path) -> int:
-    """Submit functions that do nothing; the cluster is started as dasktune starts its own."""
+# ------------------------------------------------------------------------- bare Dask
+
+
+def _distributed(work: str, trials: int, steps: int, folder: Path) -> int:
+    """Submit a function for each trial, a few at a time; the cluster is as dasktune's own."""
+    from dask.distributed import Client, LocalCluster, as_completed
+
+    heard: list[object] = []
+    with (
+        LocalCluster(
+            n_workers=WORKERS,
+            threads_per_worker=1,
+            memory_limit=0,
+            dashboard_address="127.0.0.1:0",
+            local_directory=str(folder),
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        client.subscribe_topic("trials", heard.append)
+
+        def submit(number: int) -> Any:
+            return client.submit(_trial, work, number, steps, str(folder), pure=False)
+
+        numbers = iter(range(trials))
+        pending = as_completed([submit(n) for _, n in zip(range(IN_FLIGHT), numbers, strict=False)])
+        done = 0
+        for future in pending:
+            future.result()
+            done += 1
+            for number in numbers:
+                pending.add(submit(number))
+                break
+        return done
+
+
+def _trial(work: str, number: int, steps: int, folder: str) -> float:
+    """Train a trial in a worker: report once, or at each step."""
+    from dask.distributed import get_worker
+
+    if work == "start":
+        _note_first_step(folder)
+    worker, value = get_worker(), 0.0
+    if work == "tree":
+        time.sleep(steps * STEP_SECONDS)
+    for step in range(steps if work == "reports" else 1):
+        worker.log_event("trials", {"trial": number, "step": step, "value": value})
+    return value
+
+
+def _distributed_tree(work: str, trials: int, steps: int, folder: Path) -> int:
+    """Submit each shared segment once, with the segment before it as a dependency."""
     from dask.distributed import Client, LocalCluster
 
     with (
@@ -85,29 +200,88 @@ def _distributed(trials: int, folder: Path) -> int:
         ) as cluster,
         Client(cluster) as client,
     ):
-        return len(client.gather(client.map(_do_nothing, range(trials), pure=False)))
+        leaves, futures = 0, dict[tuple[int, ...], Any]()
+        for path, length, is_leaf in _segments(_schedules(steps)):
+            before = futures.get(path[:-1])
+            futures[path] = client.submit(_segment, length, before, priority=-len(path), pure=False)
+            leaves += is_leaf
+        client.gather(list(futures.values()))
+        return leaves
 
 
-def _do_nothing(number: int) -> float:
-    return 0.0
+def _schedules(steps: int) -> list[list[tuple[object, ...]]]:
+    """Return the values of each trial of `hippo_144` at each step."""
+    from spaces import hippo_144
+
+    return [
+        [
+            tuple(sequence(step) for sequence in configuration.sequences.values())
+            for step in range(steps)
+        ]
+        for configuration in hippo_144().configurations()
+    ]
 
 
-def _dasktune(trials: int, folder: Path) -> int:
-    """Run a random search, whose trials have nothing in common."""
-    from spaces import all_different
-    from trainers import Nothing
+def _segments(
+    schedules: Sequence[Sequence[object]], at: int = 0, path: tuple[int, ...] = ()
+) -> Iterator[tuple[tuple[int, ...], int, int]]:
+    """Yield the segments of a tree: place, length, and how many trials end with it."""
+    groups = groupby(sorted(schedules, key=lambda s: repr(s[at])), key=lambda s: repr(s[at]))
+    for number, (_, members) in enumerate(groups):
+        group = list(members)
+        until = at + 1
+        while until < len(group[0]) and len({repr(each[until]) for each in group}) == 1:
+            until += 1
+        here = (*path, number)
+        if until == len(group[0]):
+            yield here, until - at, len(group)
+        else:
+            yield here, until - at, 0
+            yield from _segments(group, until, here)
+
+
+def _segment(length: int, before: object) -> None:
+    time.sleep(length * STEP_SECONDS)
+
+
+def _note_first_step(folder: str) -> None:
+    Path(folder, "first-step").write_text(str(time.time()))
+
+
+# -------------------------------------------------------------------------- dasktune
+
+
+def _dasktune(work: str, trials: int, steps: int, folder: Path) -> int:
+    """Run a random search, whose trials have nothing in common, or the grid of schedules."""
+    from spaces import all_different, hippo_144
+    from trainers import Counting, First, Nothing
 
     import dasktune as dt
 
+    trainer: type[dt.Trainer] = Nothing
+    config: Mapping[str, object] = {}
+    tuner: dt.algos.Tuner = dt.algos.Random(all_different(), trials=trials, max_steps=steps)
+    if work == "tree":
+        trainer, config = Counting, {"log": str(folder / "log"), "seconds": STEP_SECONDS}
+        tuner = dt.algos.Grid(hippo_144(), max_steps=steps)
+    elif work == "start":
+        trainer, config = First, {"folder": str(folder)}
     study = dt.create_study(
-        Nothing, name="overhead", storage=folder, metric="value", direction="minimize"
+        trainer,
+        name="overhead",
+        storage=folder / "store",
+        metric="value",
+        direction="minimize",
+        config=config,
     )
-    tuner = dt.algos.Random(all_different(), trials=trials, max_steps=1)
     study.optimize(tuner, workers=WORKERS, progress=True)
-    # The first step of every trial is another state: nothing was saved by sharing.
-    if study.summary()["steps_executed"] != trials:
+    # Nothing was saved by sharing but in the tree: the first step of any trial is another state.
+    if work != "tree" and study.summary()["steps_executed"] != trials * steps:
         raise RuntimeError(f"every trial must be trained, got {study.summary()}")
     return sum(trial.state.value == "COMPLETE" for trial in study.trials)
+
+
+# ---------------------------------------------------------------------- other tuners
 
 
 def _optuna(trials: int, storage: str | None) -> int:
@@ -119,25 +293,23 @@ def _optuna(trials: int, storage: str | None) -> int:
     return len(study.trials)
 
 
-def _optuna_in_memory(trials: int, folder: Path) -> int:
+def _optuna_in_memory(work: str, trials: int, steps: int, folder: Path) -> int:
     return _optuna(trials, None)
 
 
-def _optuna_sqlite(trials: int, folder: Path) -> int:
+def _optuna_sqlite(work: str, trials: int, steps: int, folder: Path) -> int:
     return _optuna(trials, f"sqlite:///{folder}/optuna.db")
 
 
-CONTESTANTS: dict[str, Callable[[int, Path], int]] = {
+CONTESTANTS: dict[str, Callable[[str, int, int, Path], int]] = {
     "distributed": _distributed,
+    "distributed-tree": _distributed_tree,
     "dasktune": _dasktune,
     "optuna-memory": _optuna_in_memory,
     "optuna-sqlite": _optuna_sqlite,
 }
 
-OTHERS = ("optuna-memory", "optuna-sqlite")
-
-NOTES = {
-    "dasktune": f"{WORKERS} worker processes, checkpoints, database, progress",
+OTHERS = {
     "optuna-memory": "one process, nothing kept",
     "optuna-sqlite": "one process, database, no checkpoints",
 }
@@ -145,7 +317,9 @@ NOTES = {
 
 if __name__ == "__main__":
     if CONTESTANT_OPTION in sys.argv:
-        contestant, count, scratch = sys.argv[-3:]
-        print(CONTESTANTS[contestant](int(count), Path(scratch)))
+        asked, scratch = sys.argv[-2:]
+        order = json.loads(asked)
+        contestant = CONTESTANTS[order.pop("name")]
+        print(contestant(**order, folder=Path(scratch)))
     else:
         sys.exit(main("overhead", measure))

@@ -39,6 +39,14 @@ class Nothing(dt.Trainer):
         self.value = state["value"]
 
 
+class First(Nothing):
+    """Writes down when it trains its first step, in ``config["folder"]``."""
+
+    def train(self) -> None:
+        """Write down the time."""
+        Path(self.config["folder"], "first-step").write_text(str(time.time()))
+
+
 class Counting(Nothing):
     """Sleeps for ``config["seconds"]``, and writes down how long each step really took.
 

@@ -19,7 +19,17 @@ from tests.forked import run_forked
 pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-MODULES = ("figures", "spaces", "trainers", "merging", "wall_time", "utilisation", "start", "all")
+MODULES = (
+    "figures",
+    "pairs",
+    "spaces",
+    "trainers",
+    "merging",
+    "wall_time",
+    "utilisation",
+    "start",
+    "all",
+)
 
 
 @pytest.fixture
@@ -59,6 +69,16 @@ def test_merging_counts_the_same_in_three_ways(tmp_path: Path) -> None:
     trained = figures["steps trained, by the trainer's count"]
     assert trained["value"] == trained["equals"] < figures["steps asked for"]["value"] == 144 * 12
     assert figures["random spaces merged like the naive reference"]["value"] == 20
+
+
+@pytest.mark.cluster
+def test_traffic_of_a_noop_trial_stays_small(tmp_path: Path) -> None:
+    counts = {name: figure["value"] for name, figure in run("traffic", tmp_path).items()}
+    assert counts["messages from workers to the driver of a no-op trial"] < 4
+    assert counts["graphs sent to the scheduler of a no-op trial"] <= 1
+    assert counts["transactions of a no-op trial"] <= 1
+    assert counts["syncs of a no-op trial"] < 10
+    assert counts["objects of a no-op trial"] < 3
 
 
 @pytest.mark.cluster

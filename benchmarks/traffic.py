@@ -1,0 +1,130 @@
+"""Traffic: what a trial that does nothing costs in syncs, objects, messages and submits.
+
+Counts, which no noise of the machine moves: all workers are in this process, where each call is
+counted. Times are in `overhead.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+import distributed
+import sqlalchemy as sa
+from distributed import Client, LocalCluster
+from figures import Figure, main
+from pairs import released
+from spaces import all_different
+from trainers import Nothing
+
+import dasktune as dt
+from dasktune.cluster.local import LOCAL_SETTINGS
+
+TRIALS, SHORT_TRIALS = 500, 100
+WORKERS = 2
+
+BOUNDS = {
+    "syncs": 0.2,
+    "objects": 0.3,
+    "messages from workers to the driver": 1.2,
+    "graphs sent to the scheduler": None,
+    "transactions": None,
+}
+"""What is counted a trial, and how much of it there may be."""
+
+RELEASED = Path(__file__).with_name("traffic.json")
+"""The figures of the last release."""
+
+
+def measure(short: bool) -> list[Figure]:
+    """Count while trials run that have nothing in common."""
+    trials = SHORT_TRIALS if short else TRIALS
+    counts = counts_of(trials)
+    before = released(RELEASED)
+    figures = []
+    for name, bound in BOUNDS.items():
+        title = f"{name} of a no-op trial"
+        note = f"{counts[name]:,} in {trials} trials"
+        if title in before:
+            note += f"; the last release had {before[title]:.3g}"
+        value = counts[name] / trials
+        figures.append(Figure(name=title, value=value, at_most=bound, note=note))
+    return figures
+
+
+def counts_of(trials: int) -> Counter[str]:
+    """Return what the given number of trials has cost in all."""
+    counts: Counter[str] = Counter()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        dask.config.set(LOCAL_SETTINGS),
+        _cluster() as client,
+        ExitStack() as stack,
+    ):
+        store = Path(folder) / "store"
+        study = dt.create_study(
+            Nothing, name="traffic", storage=store, metric="value", direction="minimize"
+        )
+        tuner = dt.algos.Random(all_different(), trials=trials, max_steps=1)
+
+        def note(name: str) -> Callable[..., None]:
+            def add(*_: object) -> None:
+                counts[name] += 1
+
+            return add
+
+        for owner, method, name in (
+            (os, "fsync", "syncs"),
+            (distributed.Worker, "log_event", "messages from workers to the driver"),
+            (distributed.Client, "_graph_to_futures", "graphs sent to the scheduler"),
+        ):
+            stack.enter_context(_calling(owner, method, note(name)))
+        sa.event.listen(sa.Engine, "commit", note("transactions"))
+        study.optimize(tuner, client=client, progress=False, check=False)
+        study.close()
+        counts["objects"] = sum(path.is_file() for path in store.rglob("*"))
+    return counts
+
+
+@contextmanager
+def _cluster() -> Iterator[Client]:
+    with (
+        LocalCluster(
+            processes=False,
+            n_workers=WORKERS,
+            threads_per_worker=1,
+            memory_limit=0,
+            host="127.0.0.1",
+            protocol="tcp://",
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@contextmanager
+def _calling(owner: Any, method: str, also: Callable[[], None]) -> Iterator[None]:
+    """Call a function with each call of a method."""
+    original = getattr(owner, method)
+
+    def both(*arguments: Any, **keywords: Any) -> Any:
+        also()
+        return original(*arguments, **keywords)
+
+    setattr(owner, method, both)
+    try:
+        yield
+    finally:
+        setattr(owner, method, original)
+
+
+if __name__ == "__main__":
+    sys.exit(main("traffic", measure))
