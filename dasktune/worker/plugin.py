@@ -42,6 +42,7 @@ from dasktune.worker.messages import (
     StageMessage,
     StageMessages,
     StageProgress,
+    StateOmitted,
     StateSaved,
     WorkerMessage,
     packed,
@@ -240,7 +241,7 @@ class StagePlugin(WorkerPlugin):
         if isinstance(message, StageEnded):
             state = self._worker.state
             return bool(state.ready or state.constrained or state.waiting)
-        return isinstance(message, StageProgress | StateSaved)
+        return isinstance(message, StageProgress | StateSaved | StateOmitted)
 
     def _send_together(self, messages: Collection[StageMessage]) -> None:
         self._send(StageMessages(worker=self._worker.address, messages=tuple(messages)))
