@@ -24,6 +24,7 @@ from dasktune.cluster.workers import Workers, client_hushed, connect_again
 from dasktune.engine.timeouts import (
     CANCELLED_SECONDS,
     CLIENT_CLOSE_SECONDS,
+    LATE_SECONDS,
     RESULT_SECONDS,
     SETTLE_SECONDS,
     Timeouts,
@@ -84,8 +85,8 @@ class Submissions:
         self._plan = plan
         self._claims = claims
         self._futures: dict[str, Future[Any]] = {}
-        self._cancelled: dict[str, float] = {}
-        """Since when each attempt is known to be cancelled by somebody else."""
+        self._silent: dict[str, float] = {}
+        """Since when Dask is done with each attempt whose end its worker has not told."""
 
     def submit(
         self, order: RunStage, seed: int, omits: tuple[str, float, float] | None = None
@@ -152,19 +153,24 @@ class Submissions:
 
         If somebody else has cancelled one that trains, its worker saves its state and says so, or
         is gone. That is waited for: the steps of an attempt that is taken for lost before are
-        trained again. One that has not begun is cancelled with the stage before it.
+        trained again. One that has not begun is cancelled with the stage before it. The last
+        messages of one that has finished may come after Dask's word.
         """
         for attempt, future in self._futures.items():
-            known = open_attempts.get(attempt)
-            if future.cancelled() and known is not None and known.begun and not known.ended:
-                if now - self._cancelled.setdefault(attempt, now) >= CANCELLED_SECONDS:
-                    yield attempt
-            elif future.done():
+            if not future.done():
+                continue
+            patience, known = 0.0, open_attempts.get(attempt)
+            if known is not None and not known.ended:
+                if future.cancelled() and known.begun:
+                    patience = CANCELLED_SECONDS
+                elif future.status == "finished":
+                    patience = LATE_SECONDS
+            if now - self._silent.setdefault(attempt, now) >= patience:
                 yield attempt
 
     def take(self, attempt: str) -> Future[Any] | None:
         """Return the future of an attempt, which is forgotten here."""
-        self._cancelled.pop(attempt, None)
+        self._silent.pop(attempt, None)
         return self._futures.pop(attempt, None)
 
     def cancel(self, attempt: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 import dasktune as dt
 from dasktune.cluster.local import local_client
 from dasktune.driver.connection import Submissions
-from dasktune.engine.timeouts import CANCELLED_SECONDS
+from dasktune.engine.timeouts import CANCELLED_SECONDS, LATE_SECONDS
 from tests.holding import Gate, pass_gate, wait_until
 
 STEPS, HELD = 6, 3
@@ -52,20 +52,33 @@ class Walk(dt.Trainer):
         self.x, self.done = state["x"], state["done"]
 
 
-class CancelledFuture:
-    """A future that somebody else has cancelled."""
+class DoneFuture:
+    """A future that has finished, or that somebody else has cancelled."""
+
+    def __init__(self, status: str) -> None:
+        self.status = status
 
     def cancelled(self) -> bool:
-        return True
+        return self.status == "cancelled"
 
     def done(self) -> bool:
         return True
 
 
+def test_messages_of_a_finished_stage_are_waited_for() -> None:
+    submissions = Submissions(client=None, plan=None, claims=None)  # type: ignore[arg-type]
+    submissions._futures["a0"] = DoneFuture("finished")  # type: ignore[assignment]
+    untold: dict[str, Any] = {"a0": SimpleNamespace(begun=True, ended=False)}
+    told: dict[str, Any] = {"a0": SimpleNamespace(begun=True, ended=True)}
+    assert list(submissions.done(untold, 100.0)) == []
+    assert list(submissions.done(told, 100.0)) == ["a0"]
+    assert list(submissions.done(untold, 100.0 + LATE_SECONDS)) == ["a0"]
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_cancelled_stage_that_trains_has_time_to_be_saved(begun: bool) -> None:
     submissions = Submissions(client=None, plan=None, claims=None)  # type: ignore[arg-type]
-    submissions._futures["a0"] = CancelledFuture()  # type: ignore[assignment]
+    submissions._futures["a0"] = DoneFuture("cancelled")  # type: ignore[assignment]
     attempts: dict[str, Any] = {"a0": SimpleNamespace(begun=begun, ended=False)}
     for now in (100.0, 99.0 + CANCELLED_SECONDS):
         assert list(submissions.done(attempts, now)) == ([] if begun else ["a0"])
