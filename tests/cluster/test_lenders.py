@@ -305,7 +305,7 @@ def test_a_lender_leaves_when_the_stage_has_ended(tmp_path: Path) -> None:
         os.kill(pids[one], signal.SIGTERM)
         assert gang.next(LeaveAnnounced).worker == one
         gate.open()
-        assert receipt.result(timeout=PATIENCE)["status"] == "trained"
+        assert receipt_from_wire(unpacked(receipt.result(timeout=PATIENCE))).status == "trained"
 
 
 def test_a_lender_tells_the_error_of_its_process(tmp_path: Path) -> None:
