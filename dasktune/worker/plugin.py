@@ -233,7 +233,7 @@ class StagePlugin(WorkerPlugin):
         self._outbox.put(messages, may_wait=all(map(self._may_wait, messages)))
 
     def _may_wait(self, message: StageMessage) -> bool:
-        """Whether nobody loses time, and nothing is lost, if a message waits for a moment.
+        """Whether a message may go with the next one, which follows soon.
 
         That a stage begins must be known before it may take this process with it. The end of a
         stage waits for the start of the next one, if that is here already.
