@@ -59,7 +59,7 @@ class Pair:
 
 
 def released(path: Path) -> dict[str, float]:
-    """Return the figures of the last release by name; none if they were not kept."""
+    """Return the figures of the last release by name, as far as they are kept."""
     if not path.exists():
         return {}
     document = json.loads(path.read_text())

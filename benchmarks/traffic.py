@@ -60,7 +60,7 @@ def measure(short: bool) -> list[Figure]:
 
 
 def counts_of(trials: int) -> Counter[str]:
-    """Return what the given number of trials has cost in all."""
+    """Return the counts of a run with so many trials."""
     counts: Counter[str] = Counter()
     with (
         tempfile.TemporaryDirectory() as folder,

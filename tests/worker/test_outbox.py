@@ -32,7 +32,7 @@ class Sender:
         self.alarms.append((self.now + seconds, work))
 
     def ring(self) -> None:
-        """Let the time pass until the next alarm."""
+        """Set the clock to the next alarm, and let the alarm ring."""
         self.now, work = self.alarms.pop(0)
         work()
 
