@@ -31,6 +31,7 @@ from dasktune.engine.timeouts import (
     NANNY_SECONDS,
     STEP_WATCH_SECONDS,
 )
+from dasktune.trainer.gpu_memory import take_gpu_memory_as_needed
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.worker.hardware import describe_worker
 from dasktune.worker.job import AuditSpec, JobPlan, StageSpec, open_job, this_process
@@ -108,6 +109,8 @@ class StagePlugin(WorkerPlugin):
         self._timer: asyncio.TimerHandle | None = None
         if not (PROFILING_IS_SAFE if self.may_profile is None else self.may_profile):
             stop_profiling(worker)
+        if self.plan.driver != this_process():
+            take_gpu_memory_as_needed()
         try:
             job = open_job(self.plan, worker.state.total_resources)
         except Exception as error:  # noqa: BLE001 - a module of the user's may run here

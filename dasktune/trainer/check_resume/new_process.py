@@ -30,6 +30,7 @@ from dasktune.trainer.check_resume.plan import Span
 from dasktune.trainer.check_resume.probe import numbers, probe, unused_generators
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.data import ResumableLoader
+from dasktune.trainer.gpu_memory import take_gpu_memory_as_needed
 from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Step, Value
 
@@ -141,14 +142,13 @@ def save(state: object, folder: str, name: str) -> None:
     """Write a state into two files, encoded as in a checkpoint."""
     snapshot = encode(state)
     Path(folder, f"{name}.json").write_text(json.dumps(snapshot.document))
-    Path(folder, f"{name}.bin").write_bytes(snapshot.data.tobytes())
+    Path(folder, f"{name}.bin").write_bytes(snapshot.data.data)
 
 
 def load(folder: str, name: str) -> Any:
     """Return the state that `save` wrote."""
     document = json.loads(Path(folder, f"{name}.json").read_text())
-    data = np.frombuffer(Path(folder, f"{name}.bin").read_bytes(), np.uint8)
-    return decode(document, data)
+    return decode(document, np.fromfile(Path(folder, f"{name}.bin"), np.uint8), copy=False)
 
 
 def main(clock: Callable[[], float] = time.monotonic) -> None:
@@ -157,6 +157,7 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     sys.path[:] = path
+    take_gpu_memory_as_needed()
     trainer_class = unpack(code)
     job: CheckJob = pickle.load(sys.stdin.buffer)
     meter = StepMeter(job, clock)  # after the imports, which are no training
@@ -440,7 +441,7 @@ def _digests(run: TrainerRun) -> Digests:
     # Through the codec, because it changes types: a parameter becomes a tensor, a GPU's tensor
     # a tensor of the CPU.
     snapshot = encode(run.state())
-    state = decode(snapshot.document, snapshot.data)
+    state = decode(snapshot.document, snapshot.data, copy=False)
     return {path: leaf_digest(value) for path, value in leaves(state, "state")}
 
 
