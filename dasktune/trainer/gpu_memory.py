@@ -11,7 +11,7 @@ _CHOICES = (PREALLOCATE, "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_AL
 
 
 def take_gpu_memory_as_needed(environment: MutableMapping[str, str] | None = None) -> None:
-    """Let JAX take the memory of a GPU as it needs it, unless a variable says otherwise.
+    """Set the variable with which JAX takes memory of a GPU only as it grows.
 
     By itself JAX takes three quarters of the GPU when it is first used. The check of the resume
     and other trials may train on the same GPU, and the second process would find it full. JAX

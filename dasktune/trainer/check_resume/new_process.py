@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from dasktune.engine.timeouts import PARENT_LOOK_SECONDS
 from dasktune.errors import ConfigurationError, TrainerError, UnknownValueError
+from dasktune.storage.buffers import Buffer, empty, in_pages
 from dasktune.storage.codec import decode, encode
 from dasktune.trainer.check_resume.differences import leaf_digest, leaves
 from dasktune.trainer.check_resume.plan import Span
@@ -138,9 +137,24 @@ def findings_of(job: CheckJob, done: subprocess.CompletedProcess[bytes]) -> dict
     return findings
 
 
+class _Room:
+    """Memory for one copy of a state after the other: fresh pages take longer than the copy."""
+
+    def __init__(self) -> None:
+        self._memory = empty(0)
+
+    def __call__(self, nbytes: int) -> Buffer:
+        if self._memory.nbytes < nbytes:
+            self._memory = in_pages(nbytes)
+        return self._memory[:nbytes]
+
+
+_room = _Room()
+
+
 def save(state: object, folder: str, name: str) -> None:
     """Write a state into two files, encoded as in a checkpoint."""
-    snapshot = encode(state)
+    snapshot = encode(state, allocate=_room)
     Path(folder, f"{name}.json").write_text(json.dumps(snapshot.document))
     Path(folder, f"{name}.bin").write_bytes(snapshot.data.data)
 
@@ -148,7 +162,12 @@ def save(state: object, folder: str, name: str) -> None:
 def load(folder: str, name: str) -> Any:
     """Return the state that `save` wrote."""
     document = json.loads(Path(folder, f"{name}.json").read_text())
-    return decode(document, np.fromfile(Path(folder, f"{name}.bin"), np.uint8), copy=False)
+    with Path(folder, f"{name}.bin").open("rb") as file:
+        data = in_pages(document["nbytes"])
+        read = file.readinto(data.data)
+    if read != data.nbytes:
+        raise TrainerError(f"{file.name} must have {data.nbytes} bytes, got {read}")
+    return decode(document, data, copy=False)
 
 
 def main(clock: Callable[[], float] = time.monotonic) -> None:
@@ -440,7 +459,7 @@ class _Log:
 def _digests(run: TrainerRun) -> Digests:
     # Through the codec, because it changes types: a parameter becomes a tensor, a GPU's tensor
     # a tensor of the CPU.
-    snapshot = encode(run.state())
+    snapshot = encode(run.state(), allocate=_room)
     state = decode(snapshot.document, snapshot.data, copy=False)
     return {path: leaf_digest(value) for path, value in leaves(state, "state")}
 
