@@ -99,7 +99,7 @@ class Branching(Sampler):
     4
     """
 
-    def __init__(self, *, explore: float = 0.25, startup: int = 2) -> None:
+    def __init__(self, *, explore: float = 0.5, startup: int = 2) -> None:
         check = Arguments("Branching")
         self.explore = check.real("explore", explore)
         if not check.problems and not 0 < self.explore <= 1:
