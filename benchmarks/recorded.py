@@ -1,4 +1,4 @@
-"""Recorded learning curves, as what predictors are asked about and as what tuners run on.
+"""Recorded learning curves, for predictors and for tuners.
 
 Files are known by how their names begin, so that ``algoperf_dev.npz`` and another file of the
 same kind load alike; each makes as many sets as it has tasks. In all of them larger scores are
@@ -18,7 +18,6 @@ begins with          what is taken
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, takewhile
@@ -28,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasktune.algos.curves import Branch, Curve
+from dasktune.algos.curves import Branch
 from dasktune.errors import ConfigurationError
 from dasktune.simulate import Trace
 from dasktune.traces.trace import Shared
@@ -79,23 +78,6 @@ class RecordedCurve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A curve as it was known at some moment, and what became of it.
-
-    Parameters
-    ----------
-    curve
-        What was known.
-    step, score
-        Its last measurement.
-    """
-
-    curve: Curve
-    step: Step
-    score: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSet:
     """The runs of one task.
 
@@ -137,39 +119,6 @@ class RecordedSet:
     def scale(self) -> float:
         """The width of the scores' range, which errors are parts of."""
         return self.high - self.low
-
-    def asked(self, recorded: RecordedCurve, part: float) -> Asked | None:
-        """Return a curve of which the first part is known; None if it cannot be asked about.
-
-        That is so if its last score is not finite, or the part has no finite one.
-
-        Parameters
-        ----------
-        recorded
-            The run.
-        part
-            How much of its steps is known; two measurements always are. Of siblings those
-            are known that branched off before its end, since a beginning that is shared is
-            trained once.
-        """
-        end = recorded.steps[-1]
-        seen = max(2, sum(step <= part * end for step in recorded.steps))
-        scores = recorded.scores[:seen]
-        if seen >= len(recorded.steps) or not math.isfinite(recorded.scores[-1]):
-            return None
-        if not any(map(math.isfinite, scores)):
-            return None
-        steps = recorded.steps[:seen]
-        curve = Curve(
-            steps=steps,
-            scores=scores,
-            max_steps=recorded.max_steps,
-            low=self.low,
-            high=self.high,
-            rates=recorded.rates,
-            siblings=tuple(sibling for sibling in recorded.siblings if sibling.at <= steps[-1]),
-        )
-        return Asked(curve=curve, step=end, score=recorded.scores[-1])
 
 
 def load(folder: Path, sources: Iterable[str] = ()) -> list[RecordedSet]:

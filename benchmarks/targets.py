@@ -87,14 +87,27 @@ class NamedTrace:
         return sum(map(math.isfinite, self.soonest)) / len(self.soonest)
 
 
-def load(folder: Path, sources: Iterable[str] = (), share: float = SHARE) -> list[NamedTrace]:
-    """Return the traces in a folder; the rest is as in `recorded.load`."""
-    named_traces = (named(each, share) for each in recorded.load(folder, sources))
+def load(
+    folder: Path,
+    sources: Iterable[str] = (),
+    share: float = SHARE,
+    *,
+    timed_share: float | None = None,
+) -> list[NamedTrace]:
+    """Return the traces in a folder; the rest is as in `recorded.load` and `named`."""
+    every = recorded.load(folder, sources)
+    named_traces = (named(each, share, timed_share=timed_share) for each in every)
     return [trace for trace in named_traces if trace is not None]
 
 
-def named(of: RecordedSet, share: float = SHARE) -> NamedTrace | None:
-    """Return the trace of a set, or None if too many or too few runs reach its target."""
+def named(
+    of: RecordedSet, share: float = SHARE, *, timed_share: float | None = None
+) -> NamedTrace | None:
+    """Return the trace of a set, or None if too many or too few runs reach its target.
+
+    With a `timed_share`, the target of a workload that has its own is the value which that share
+    of its runs reaches.
+    """
     scores, seconds, configurations = _timed(of) if of.target is not None else _stepped(of)
     best = np.max(scores, axis=1, initial=-np.inf, where=np.isfinite(scores))
     target = of.target
@@ -103,6 +116,9 @@ def named(of: RecordedSet, share: float = SHARE) -> NamedTrace | None:
     reaches = best >= target
     if not 0 < reaches.mean() <= MOST:
         return None
+    if timed_share is not None and of.target is not None:
+        target = float(np.sort(best)[-max(1, round(timed_share * len(best)))])
+        reaches = best >= target
     steps = np.argmax(scores >= target, axis=1) + 1
     sign = 1.0 if of.maximize else -1.0
     low, high = (of.low, of.high) if of.maximize else (0.0 - of.high, 0.0 - of.low)

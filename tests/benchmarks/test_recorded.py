@@ -113,10 +113,6 @@ def test_runs_end_at_their_target_and_crashed_ones_are_left_out(
     assert first.steps == (10, 20, 30, 40, 50, 60, 70)
     assert first.seconds[-1] == 700
     assert (first.max_steps, second.max_steps) == (70, 60)
-    asked = found.asked(first, 0.4)
-    assert asked.curve.steps == (10, 20)
-    assert asked.curve.max_steps == 70
-    assert (asked.step, asked.score) == (70, 32.0)
 
 
 def test_variants_of_a_workload_are_sets_of_one_task(recorded: ModuleType, tmp_path: Path) -> None:
@@ -147,8 +143,6 @@ def test_losses_begin_before_training_and_may_diverge(recorded: ModuleType, tmp_
     assert good.scores == (-0.7, -0.6, -0.5, -0.4, -0.3, -0.2)
     assert diverged.scores[:3] == (-0.7, -0.6, -1.4)
     assert math.isnan(diverged.scores[3])
-    assert found.asked(diverged, 0.4) is None
-    assert found.asked(good, 0.4).score == -0.2
 
 
 def test_returns_are_normalised_for_each_game(recorded: ModuleType, tmp_path: Path) -> None:
@@ -172,21 +166,8 @@ def test_a_trials_siblings_branch_off_where_their_sequences_part(
     assert second.rates == ((0, 0.3), (3, 0.1))
     assert [(one.at, one.scores) for one in first.siblings] == [(3, second.scores)]
     assert third.siblings == ()
-    early, late = (found.asked(first, part).curve for part in (0.34, 0.5))
-    assert (early.steps, early.siblings) == ((1, 2), ())
-    assert late.steps == (1, 2, 3)
-    assert [one.rates for one in late.siblings] == [second.rates]
-    assert late.rates == ((0, 0.3),)
-
-
-def test_recorded_curve_shows_two_values_and_hides_the_last(
-    recorded: ModuleType, tmp_path: Path
-) -> None:
-    write_trace(tmp_path / "own_mlp_x.npz", np.full((1, 5), 0.5), [{"lr": 0.1}])
-    (found,) = recorded.load(tmp_path)
-    assert found.source == "own_mlp"
-    assert found.asked(found.curves[0], 0.1).curve.steps == (1, 2)
-    assert found.asked(found.curves[0], 1.0) is None
+    assert [one.rates for one in first.siblings] == [second.rates]
+    assert first.rates == ((0, 0.3),)
 
 
 def test_a_folder_without_curves_is_refused(recorded: ModuleType, tmp_path: Path) -> None:

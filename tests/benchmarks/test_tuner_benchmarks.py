@@ -31,6 +31,7 @@ MODULES = (
     "jobs",
     "promotions",
     "regret",
+    "rivals",
     "spaces",
     "stragglers",
     "traces",
@@ -121,6 +122,23 @@ def test_auto_is_measured_by_source_of_curves(tmp_path: Path) -> None:
     figures = run("auto", tmp_path, "--data", str(tmp_path))
     assert 0 < figures["taskset: Auto's steps to the target, of the budget"]["value"] <= 1
     assert figures["lcbench: Auto's steps over those of the best of four"]["value"] > 0
+    assert figures["taskset: Auto's steps over those of the best of other packages"]["value"] > 0
+
+
+def test_rival_that_stops_nobody_trains_in_turn(load: Any) -> None:
+    rivals, pruners = load("rivals"), importlib.import_module("optuna").pruners
+    losses = np.array([[0.9, 0.8, 0.7], [0.9, 0.5, 0.1], [0.9, 0.4, 0.3]])
+
+    def steps(pruner: Any, order: list[int], workers: int, most: int = 99) -> int | None:
+        rival = rivals.OptunaPruner(pruner)
+        found: int | None = rivals.steps_to_target(rival, losses, order, 0.1, workers, most)
+        return found
+
+    assert steps(pruners.NopPruner(), [0, 2, 1], 1) == 9
+    assert steps(pruners.NopPruner(), [0, 1, 2], 2) == 6
+    assert steps(pruners.NopPruner(), [0, 2, 1], 1, most=8) is None
+    assert steps(pruners.NopPruner(), [0, 2], 1) is None
+    assert steps(pruners.ThresholdPruner(upper=0.6), [0, 1, 2], 1) is None, "stopped at once"
 
 
 def recorded(folder: Path) -> None:
