@@ -8,6 +8,7 @@ source            its curves
 ``made_rises``    two exponentials
 ``made_falls``    the same, most of which fall from some step on
 ``made_late``     a plateau that most leave late, at once or slowly
+``made_ends``     as ``made_drops``, but no rate drops in the first 60% of the training
 ================  ============================================================
 
 The noise of a study is 0.001 to 0.03.
@@ -16,6 +17,7 @@ The noise of a study is 0.001 to 0.03.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise, product
 from typing import Any
 
@@ -76,7 +78,7 @@ def _curve(steps: Array, scores: Array, **others: Any) -> RecordedCurve:
     )
 
 
-def _drops(rng: Random) -> Iterator[RecordedCurve]:
+def _drops(rng: Random, first_part: float = 0.45) -> Iterator[RecordedCurve]:
     steps, noise = _steps(rng), _noise(rng)
     count = len(steps)
     gain, settling = rng.uniform(0.02, 0.3), rng.uniform(0.5, 0.04 * count)
@@ -84,7 +86,7 @@ def _drops(rng: Random) -> Iterator[RecordedCurve]:
         (rng.uniform(0.35, 0.65), rng.uniform(0.02, 0.15) * count, gain * rng.uniform(0.7, 1.3))
         for _ in range(4)
     ]
-    places = np.arange(int(0.45 * count), int(0.9 * count))
+    places = np.arange(int(first_part * count), int(0.9 * count))
     drops = sorted(rng.choice(places, 5, replace=False).tolist())
     plans = [
         (law, first, second)
@@ -167,5 +169,6 @@ MAKERS: Mapping[str, Callable[[Random], Iterator[RecordedCurve]]] = {
     "made_rises": _rises,
     "made_falls": _falls,
     "made_late": _late,
+    "made_ends": partial(_drops, first_part=0.6),
 }
 """By the name of a source: what makes the curves of one study."""

@@ -8,8 +8,12 @@ are of 95%, by drawing the orders again with replacement.
 
 Next to `Mixture` stand the single rules that it could have followed. The published ensemble takes
 seconds for a curve: it is asked about a few trials of each order (`--ensemble`), and compared on
-those. The network of the mixture was trained on curves of a prior alone (`train_predictor`): none
-has seen a curve of a source before.
+those.
+
+All is out of sample. The network of the mixture was trained on curves of a prior alone
+(`train_predictor`). The constants of the mixture were chosen on studies that `--choosing` takes:
+schedules by the laws of that prior (`curve_studies`), and every other task of the sources that
+have several. Without it these tasks are left out.
 """
 
 from __future__ import annotations
@@ -21,11 +25,13 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
 import curve_families
+import curve_studies
 import numpy as np
 import recorded
 from figures import Figure, machine, publish
@@ -45,6 +51,7 @@ from dasktune.algos.curves import (
     Persistence,
     Prediction,
     Predictor,
+    PriorFitted,
 )
 from dasktune.algos.curves.curve import MOST_OTHERS, MOST_SIBLINGS, future_steps
 from dasktune.algos.curves.mixture import rules
@@ -60,13 +67,18 @@ TRIALS, SLOTS = 40, 8
 """Of a study."""
 
 ORDERS, SHORT_ORDERS = 25, 2
+CHOOSING = 1000
+"""The first order of those that constants were chosen on."""
+
 RESOLVED = 10
 """Coverage is counted from so many predictions on whose trials have ended, and before."""
 
 ACTIVE = 100
 """Trials that run at the same time where CPU is measured."""
 
-MIXTURE, ENSEMBLE = "Mixture", "CurveEnsemble"
+MIXTURE, ENSEMBLE, NETWORK = "Mixture", "CurveEnsemble", "PriorFitted"
+COMPARED = (MIXTURE, NETWORK)
+"""Those that are no single rule."""
 AHEAD = ", drop ahead"
 """After the name of a source: only trials whose learning rate drops later."""
 
@@ -113,7 +125,7 @@ class SingleRule:
 
     def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
         """Return the prediction of the rule."""
-        answers = getattr(rules, self.name)(rules.Material.of(Panel.of(curve, steps)))
+        answers = getattr(rules, self.name)(_material(curve, steps))
         if not answers.given[: len(steps)].all():
             return Persistence().predict(curve, steps)
         values, shares = (each[: len(steps)] for each in answers.points())
@@ -129,6 +141,11 @@ class SingleRule:
     def identity(self) -> dict[str, object]:
         """Return the name of the rule."""
         return {"predictor": "SingleRule", "rule": self.name}
+
+
+@lru_cache(maxsize=1)
+def _material(curve: Curve, steps: tuple[Step, ...]) -> rules.Material:
+    return rules.Material.of(Panel.of(curve, steps))
 
 
 SINGLE: dict[str, Predictor] = {
@@ -194,6 +211,20 @@ def study(of: RecordedSet, order: int, trials: int = TRIALS, slots: int = SLOTS)
         )
 
 
+def part(sets: Sequence[RecordedSet], *, choosing: bool) -> list[RecordedSet]:
+    """Return the sets of the tasks that constants were chosen on, or of all others.
+
+    The tasks of a source take turns; a single one is among the others.
+    """
+    chosen: list[RecordedSet] = []
+    for source in dict.fromkeys(each.source for each in sets):
+        of_source = [each for each in sets if each.source == source]
+        tasks = sorted({each.task for each in of_source})
+        wanted = tasks[::2] if len(tasks) > 1 else []
+        chosen += [each for each in of_source if (each.task in wanted) is choosing]
+    return chosen
+
+
 def _shared(run: RecordedCurve, runs: Sequence[RecordedCurve]) -> list[Step]:
     """Return for each run how many steps it shares with one."""
     by_scores = {branch.scores: branch.at for branch in run.siblings}
@@ -229,14 +260,16 @@ def answer(name: str, predictor: Predictor, source: str, order: int, asked: Aske
     )
 
 
-def answers(sets: Sequence[RecordedSet], orders: int, ensemble: int) -> Iterator[Answer]:
+def answers(
+    sets: Sequence[RecordedSet], orders: int, ensemble: int, *, seed: int = 0
+) -> Iterator[Answer]:
     """Ask all predictors, and `ensemble` times in each order the published ensemble."""
-    predictors = {**SINGLE, MIXTURE: Mixture()}
+    predictors = {**SINGLE, NETWORK: PriorFitted(), MIXTURE: Mixture()}
     for source in dict.fromkeys(each.source for each in sets):
         of_source = [each for each in sets if each.source == source]
         tasks = np.random.default_rng(0).permutation(len(of_source))
         for order in range(orders):
-            asked = list(study(of_source[tasks[order % len(tasks)]], order))
+            asked = list(study(of_source[tasks[order % len(tasks)]], seed + order))
             for each in asked:
                 for name, predictor in predictors.items():
                     yield answer(name, predictor, source, order, each)
@@ -291,7 +324,7 @@ class Line:
         for each in found:
             sums[orders.index(each.order), names.index(each.predictor)] += each.score.crps
         mixed = [each for each in found if each.predictor == MIXTURE]
-        others = [place for place, name in enumerate(names) if name != MIXTURE]
+        others = [place for place, name in enumerate(names) if name not in COMPARED]
         drawn = np.random.default_rng(0).integers(len(orders), size=(DRAWS, len(orders)))
         low, high = np.quantile(_ratios(sums[drawn].sum(axis=1), names), (0.025, 0.975))
         totals = sums.sum(axis=0)
@@ -311,8 +344,8 @@ class Line:
 
 
 def _ratios(sums: NDArray[np.float64], names: Sequence[str]) -> NDArray[np.float64]:
-    mixture = names.index(MIXTURE)
-    ratios: NDArray[np.float64] = sums[:, mixture] / np.delete(sums, mixture, axis=1).min(axis=1)
+    single = [place for place, name in enumerate(names) if name not in COMPARED]
+    ratios: NDArray[np.float64] = sums[:, names.index(MIXTURE)] / sums[:, single].min(axis=1)
     return ratios
 
 
@@ -407,7 +440,7 @@ def table(found: Sequence[Line]) -> Table:
     title = "CRPS of the last score, in parts of the metric's range"
     made = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     made.add_column("source", no_wrap=True)
-    names = [*SINGLE, ENSEMBLE, MIXTURE]
+    names = [*SINGLE, ENSEMBLE, NETWORK, MIXTURE]
     for name in ("n", *names, "ratio", "95%", "before", "after", "ms"):
         made.add_column(name, justify="right", no_wrap=True)
     for line in found:
@@ -431,6 +464,7 @@ def main() -> int:
     parser.add_argument("--sources", nargs="+", default=(), help="only sources that begin so")
     parser.add_argument("--orders", type=int, help="studies of each source")
     parser.add_argument("--ensemble", type=int, default=0, help=f"trials for {ENSEMBLE}, an order")
+    parser.add_argument("--choosing", action="store_true", help="the tasks that chose constants")
     parser.add_argument("--json", type=Path, help="also write the figures there")
     parser.add_argument("--short", action="store_true", help="try it on something small")
     options = parser.parse_args()
@@ -439,14 +473,17 @@ def main() -> int:
     sets: list[RecordedSet] = []
     try:
         if real or not made_up:
-            sets += recorded.load(options.data, real)
-        if made_up or not real:
+            sets += part(recorded.load(options.data, real), choosing=options.choosing)
+        if options.choosing:
+            sets += curve_studies.load()
+        elif made_up or not real:
             sets += curve_families.load(made_up)
     except ConfigurationError as error:
         sys.stderr.write(f"predictions.py: {error}\n")
         return 2
     orders = options.orders or (SHORT_ORDERS if options.short else ORDERS)
-    measured = lines(list(answers(sets, orders, options.ensemble)))
+    seed = CHOOSING if options.choosing else 0
+    measured = lines(list(answers(sets, orders, options.ensemble, seed=seed)))
     Console(width=WIDTH).print(table(measured))
     more = {"machine": machine(), "lines": [asdict(each) for each in measured]}
     found = figures(measured, cpu(Mixture()))

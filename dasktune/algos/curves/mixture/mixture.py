@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from dasktune.algos.curves.curve import LEVELS, Curve, Prediction, check_question
 from dasktune.algos.curves.mixture.panel import Array, Panel
-from dasktune.algos.curves.mixture.rules import RULES, Material, RuleAnswers, anything, kin
+from dasktune.algos.curves.mixture.rules import RULES, Material, RuleAnswers, anything, drop, kin
 from dasktune.algos.curves.network.prior_fitted import PriorFitted
 from dasktune.types import Step
 
-FORM: Final = 1
+FORM: Final = 2
 """The version of the rules, which the identity of a tuner names."""
 
 _LEVELS: Final = np.array(LEVELS)
@@ -27,17 +27,20 @@ _BAND: Final = np.array([0.1, 0.5, 0.9])
 _FLOOR: Final = 1e-3
 """The least density of a rule's answer, in a unit of the range of scores."""
 
-_NETWORK, _CHECKS = 1.5, 2.0
-"""The share of the network is the first over the second and the number of checks."""
+_NETWORK, _CHECKS = 15.0, 20.0
+"""The share of the network is the first over the sum of the second and the number of checks."""
 
-_LEAST_SHARE: Final = 0.1
-"""A network with a smaller share is not asked: its answer would take longer than all others."""
-
-_ROUNDS: Final = 20
+_ROUNDS: Final = 8
 """Rounds of the search for the best weights."""
 
 _BEFORE: Final = (0.5, 1.2, 2.0)
 """Errors of checks that are taken for seen beforehand, in halves of the 80% band: many miss it."""
+
+_PART: Final = 0.5
+"""The part of the factor, as a logarithm, that stretches the network: it was not checked."""
+
+_BEFORE_COUNTS: Final = 0.3
+"""How many checks each of them counts as."""
 
 _REACH: Final = 25.0
 """How far beyond all scores a prediction goes without a bound, in ranges of the scores."""
@@ -58,12 +61,14 @@ class Mixture:
     Each rule is checked on the other trials of the study that are known further than this one: it
     predicts their scores from what was known at the same step. The weights are those that give
     the mixture the highest likelihood on these checks (a log score), with a prior. The bands
-    are then stretched so that they hold as much as they say on these checks (conformal
-    prediction); without a check they are wide.
+    are then stretched or shrunk so that they hold as much as they say on these checks (conformal
+    prediction), above all on those that the same rules answered; without a check they are wide.
 
-    A network that was trained on curves of a prior (`PriorFitted`) has three quarters of the weight
-    while there is no check, and less with each. It has none where trials were the same up to now,
-    nor for a curve between two bounds that has not moved yet.
+    A network that was trained on curves of a prior (`PriorFitted`) answers, too: its quantiles and
+    those of the rules are averaged. Its share is three quarters while there is no check, and less
+    with each. It has none where trials were the same up to now, nor for a curve between two bounds
+    that has not moved yet. Its bands are stretched by a part of the factor; by all of it where the
+    learning rate will drop as it has in no other trial.
 
     It draws nothing, and takes some milliseconds.
 
@@ -86,23 +91,28 @@ class Mixture:
         check_question(curve, steps)
         panel = Panel.of(curve, steps)
         material = Material.of(panel)
-        answers = [rule(material) for rule in RULES]
+        every = {rule: rule(material) for rule in RULES}
+        answers = list(every.values())
         own = len(steps)
         weights = _weights(answers, panel, own)
-        points = [answer.points() for answer in answers]
-        values = np.concatenate([each for each, _ in points], axis=1)
-        shares = np.concatenate(
-            [weights[:, [place]] * each for place, (_, each) in enumerate(points)], axis=1
-        )
-        factor = _factor(quantiles(values[own:], shares[own:], _BAND), panel.truths[own:])
-        values, shares = values[:own], shares[:own]
-        share = _NETWORK / (_CHECKS + len(panel.truths) - own)
-        is_clear = any(rule(material).given[0] for rule in (anything, kin))
-        if share >= _LEAST_SHARE and not is_clear:
-            values, shares = _with_network(curve, steps, values, shares, share)
-        rows = quantiles(values, shares, _LEVELS)
-        middle = rows[:, [LEVELS.index(0.5)]]
-        rows = middle + factor * (rows - middle)
+        points = [
+            (values, weights[:, [place]] * shares)
+            for place, answer in enumerate(answers)
+            if weights[:, place].any()
+            for values, shares in [answer.points()]
+        ]
+        values, shares = (np.concatenate(each, axis=1) for each in zip(*points, strict=True))
+        bands = quantiles(values[own:], shares[own:], _BAND)
+        alike = np.minimum(weights[own:], weights[own - 1]).sum(axis=1)
+        factor = _factor(bands, panel.truths[own:], alike)
+        rows = quantiles(values[:own], shares[:own], _LEVELS)
+        rows = _stretched(rows, factor)
+        if not any(every[rule].given[0] for rule in (anything, kin)):
+            share = _NETWORK / (_CHECKS + len(panel.truths) - own)
+            network = np.array(PriorFitted().predict(curve, steps).scores)
+            is_new = panel.has_drop_ahead and not every[drop].given[own - 1]
+            stretch = factor if is_new else factor**_PART
+            rows = (1 - share) * rows + share * _stretched(network, stretch)
         reach = _REACH * panel.unit
         low = float(panel.rows.min()) - reach if curve.low is None else curve.low
         high = float(panel.rows.max()) + reach if curve.high is None else curve.high
@@ -117,16 +127,6 @@ class Mixture:
     def identity(self) -> dict[str, object]:
         """Return its class, and the version of the rules."""
         return {**PriorFitted().identity(), "predictor": "Mixture", "form": FORM}
-
-
-def _with_network(
-    curve: Curve, steps: tuple[Step, ...], values: Array, shares: Array, share: float
-) -> tuple[Array, Array]:
-    """Return the points of the mixture and of the network, with their probabilities."""
-    rows = np.array(PriorFitted().predict(curve, steps).scores)
-    edges = np.concatenate(([0.0], (_LEVELS[1:] + _LEVELS[:-1]) / 2, [1.0]))
-    parts = np.broadcast_to(np.diff(edges), rows.shape)
-    return np.hstack((values, rows)), np.hstack(((1 - share) * shares, share * parts))
 
 
 def _weights(answers: list[RuleAnswers], panel: Panel, own: int) -> Array:
@@ -150,12 +150,23 @@ def _weights(answers: list[RuleAnswers], panel: Panel, own: int) -> Array:
     return total
 
 
-def _factor(bands: Array, truths: Array) -> float:
-    """Return the factor that makes bands hold 80%: the quantile of errors over half a band."""
+def _factor(bands: Array, truths: Array, alike: Array) -> float:
+    """Return the factor that makes bands hold 80%: the quantile of errors over half a band.
+
+    A check counts as far as it was answered by the rules that answer the question.
+    """
     errors = truths - bands[:, 1]
     halves = np.where(errors > 0, bands[:, 2] - bands[:, 1], bands[:, 1] - bands[:, 0])
     scores = np.concatenate((np.abs(errors) / np.maximum(halves, 1e-300), _BEFORE))
-    return float(np.clip(np.quantile(scores, 0.8), _LEAST, _MOST))
+    counts = np.concatenate((alike, np.full(len(_BEFORE), _BEFORE_COUNTS)))
+    factor = quantiles(scores[None], counts[None], np.array([0.8]))[0, 0]
+    return float(np.clip(factor, _LEAST, _MOST))
+
+
+def _stretched(rows: Array, factor: float) -> Array:
+    middle = rows[:, [LEVELS.index(0.5)]]
+    stretched: Array = middle + factor * (rows - middle)
+    return stretched
 
 
 def quantiles(values: Array, weights: Array, levels: NDArray[np.float64]) -> Array:

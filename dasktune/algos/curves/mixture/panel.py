@@ -142,11 +142,59 @@ class Panel:
         return self.values[self.query_rows, self.query_columns]
 
     @property
-    def known(self) -> NDArray[np.bool_]:
-        """``(queries, rows)``: whose scores a query may use: no row's own."""
-        known = self.reach.T[self.query_columns].copy()
-        known[np.arange(len(known)), self.query_rows] = False
-        return known
+    def usable(self) -> NDArray[np.bool_]:
+        """``(queries, rows)``: the rows that a query may use: neither the first nor its own."""
+        usable = np.ones((len(self.query_rows), len(self.rows)), bool)
+        usable[:, 0] = False
+        usable[np.arange(len(usable)), self.query_rows] = False
+        return usable
+
+    @property
+    def usual_gains(self) -> Array:
+        """``(rows, columns + 1)``: how far the others rise from the last step on, in the mean.
+
+        The mean of each part of the way is that of the rows that are known at its end; the row
+        itself is left out. Without any, it is 0.
+        """
+        scores = np.hstack((self.rows[:, -1:], self.values))
+        parts = np.where(self.reach, np.diff(scores, axis=1), 0.0)
+        counts = self.reach.sum(axis=0) - self.reach
+        means = (parts.sum(axis=0) - parts) / np.maximum(counts, 1)
+        return np.hstack((np.zeros((len(means), 1)), np.cumsum(means, axis=1)))
+
+    def later(self, gains: Array) -> tuple[Array, Array]:
+        """Return ``(queries, rows)``: the scores of rows at the step asked, and their variance.
+
+        A row that is not known so far has risen from its end as the others do, with a variance
+        like that of `walk`: a mean of the known rows alone would be one of those that a tuner
+        has let go on.
+
+        Parameters
+        ----------
+        gains
+            `usual_gains`.
+        """
+        stops = np.append(self.last, self.columns)
+        ends = np.minimum(self.ends, stops[-1])
+        place = np.clip(np.searchsorted(stops, ends, side="right") - 1, 0, len(stops) - 2)
+        part = (ends - stops[place]) / (stops[place + 1] - stops[place])
+        gains = gains[self.query_rows]
+        until_end = gains[:, place] + part * (gains[:, place + 1] - gains[:, place])
+        asked = self.query_columns + 1
+        more = np.take_along_axis(gains, asked[:, None], axis=1) - until_end
+        is_beyond = ~self.reach.T[self.query_columns]
+        later = self.values.T[self.query_columns] + np.where(is_beyond, more, 0.0)
+        spent = np.log(self.ahead[:, None] / np.maximum(self.ends, 0.5))
+        return later, np.where(is_beyond, self.walk * np.maximum(spent, 0.0), 0.0)
+
+    @property
+    def has_drop_ahead(self) -> bool:
+        """Whether the learning rate of the first row drops before the last column."""
+        own = self.rates[0]
+        if own is None:
+            return False
+        drops = own.drops()[0]
+        return bool(((drops >= self.last) & (drops < self.columns[-1])).any())
 
     @property
     def levels(self) -> Array:
@@ -217,8 +265,10 @@ class Panel:
 def _series(branch: Branch) -> tuple[Array, Array]:
     """Return the finite scores of a branch with their steps."""
     steps, scores = np.asarray(branch.steps, float), np.asarray(branch.scores, float)
-    finite = np.isfinite(scores)
-    return steps[finite], np.clip(scores[finite], -HUGE, HUGE)
+    if not (np.abs(scores) <= HUGE).all():
+        finite = np.isfinite(scores)
+        steps, scores = steps[finite], np.clip(scores[finite], -HUGE, HUGE)
+    return steps, scores
 
 
 def _thinned(times: Array, scores: Array) -> tuple[Array, Array]:

@@ -15,6 +15,12 @@ NODES: Final = np.array([-3.298, -1.254, -0.343, 0.343, 1.254, 3.298])
 SHARES: Final = np.array([0.03, 0.22, 0.25, 0.25, 0.22, 0.03])
 """Points that stand for Student's t with four degrees of freedom, and their probabilities."""
 
+_FEW_NODES: Final = np.array([-0.95, 0.95])
+_FEW_SHARES: Final = np.array([0.5, 0.5])
+"""The same, for each of more than `_FEW` centres."""
+
+_FEW: Final = 8
+
 _FINEST: Final = 5e-4
 """The least scale of a rule's answer, as a part of the range of scores."""
 
@@ -69,9 +75,11 @@ class RuleAnswers:
 
     def points(self) -> tuple[Array, Array]:
         """Return points that stand for the distributions, with their probabilities."""
-        points = self.centres[..., None] + self.scales[:, None, None] * NODES
+        has_few = self.centres.shape[1] <= _FEW
+        nodes, parts = (NODES, SHARES) if has_few else (_FEW_NODES, _FEW_SHARES)
+        points = self.centres[..., None] + self.scales[:, None, None] * nodes
         total = np.maximum(self.weights.sum(axis=1), 1e-300)
-        shares = (self.weights / total[:, None])[..., None] * SHARES
+        shares = (self.weights / total[:, None])[..., None] * parts
         count = len(self.centres)
         return points.reshape(count, -1), shares.reshape(count, -1)
 
@@ -88,14 +96,18 @@ class Material:
     rows: NDArray[np.intp]
     known: NDArray[np.bool_]
     later: Array
+    unsure: Array
+    usual_gains: Array
     likeness: Array
     slowing: Array
 
     @classmethod
     def of(cls, panel: Panel) -> Material:
         """Return the material of a panel."""
-        known = panel.known
+        known = panel.usable
         unlike, slowing = panel.schedules()
+        usual_gains = panel.usual_gains
+        later, unsure = panel.later(usual_gains)
         return cls(
             panel=panel,
             levels=panel.levels,
@@ -104,12 +116,16 @@ class Material:
             ahead=panel.ahead,
             rows=panel.query_rows,
             known=known,
-            later=np.where(known, panel.values.T[panel.query_columns], 0.0),
+            later=np.where(known, later, 0.0),
+            unsure=np.where(known, unsure, 0.0),
+            usual_gains=usual_gains,
             likeness=np.where(known, np.exp(-_LIKENESS * unlike), 0.0),
             slowing=slowing,
         )
 
-    def around(self, own: Array, centres: Array, weights: Array, sizes: Array) -> RuleAnswers:
+    def around(
+        self, own: Array, centres: Array, weights: Array, sizes: Array, unsure: Array | float = 0.0
+    ) -> RuleAnswers:
         """Return answers about these centres, as wide as their number and spread suggest.
 
         Parameters
@@ -120,6 +136,8 @@ class Material:
             By query and row.
         sizes
             How large the gains are that few rows should not be trusted for.
+        unsure
+            The variance of each row.
         """
         total = np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
         parts = weights / total
@@ -131,6 +149,7 @@ class Material:
         scales = np.sqrt(
             noise**2
             + own**2
+            + (parts * unsure).sum(axis=1)
             + 0.36 * variance * count**-0.4
             + (0.3 * size / count**2) ** 2
             + (_FINEST * self.panel.unit) ** 2
@@ -218,7 +237,9 @@ def same(known: Material) -> RuleAnswers:
     few = known.known.sum(axis=1, keepdims=True) < 2
     weights = np.where(few, 0.0, known.known)
     own = np.zeros(len(weights))
-    return known.around(own, known.later, weights, 0.3 * np.abs(known.later - known.levels))
+    return known.around(
+        own, known.later, weights, 0.3 * np.abs(known.later - known.levels), known.unsure
+    )
 
 
 def gain(known: Material) -> RuleAnswers:
@@ -249,7 +270,7 @@ def near(known: Material) -> RuleAnswers:
 def _gained(known: Material, weights: Array) -> RuleAnswers:
     gains = np.where(known.known, known.later - known.levels, 0.0)
     centres = known.levels[known.rows][:, None] + gains
-    return known.around(0.5 * known.noise[known.rows], centres, weights, gains)
+    return known.around(0.5 * known.noise[known.rows], centres, weights, gains, known.unsure)
 
 
 def line(known: Material) -> RuleAnswers:
@@ -258,7 +279,13 @@ def line(known: Material) -> RuleAnswers:
     It is a ridge regression for each column. The spread is that of the errors that each row has
     when it is left out.
     """
-    panel, columns = known.panel, known.panel.query_columns
+    panel = known.panel
+    counts_of = panel.reach.sum(axis=0)
+    # Where few rows are known, the others rise from the last step with enough as is usual.
+    last_one = int((counts_of >= _FEWEST_OF_LINE + 1).sum()) - 1
+    if last_one < 0:
+        return _none(known)
+    columns = np.minimum(panel.query_columns, last_one)
     noise = float(np.median(known.noise))
     used = panel.reach.T.astype(float)
     counts = np.maximum(used.sum(axis=1), 1.0)[:, None]
@@ -288,9 +315,10 @@ def line(known: Material) -> RuleAnswers:
     rows = known.rows
     centre = panel.values[rows, columns] - errors[columns, rows]
     centre = np.where(rows == 0, known.levels[0] + expected[columns, 0], centre)
+    more = known.usual_gains[rows, panel.query_columns + 1] - known.usual_gains[rows, columns + 1]
+    centre += more
     rest = errors[columns] * np.where(rows == 0, wider[columns], 1.0)[:, None]
-    enough = known.known.sum(axis=1, keepdims=True) >= _FEWEST_OF_LINE
-    weights = np.where(enough, known.known, 0.0)
+    weights = np.where(known.known, panel.reach.T[columns], 0.0)
     return known.around(np.zeros(len(rows)), centre[:, None] + rest, weights, np.zeros_like(rest))
 
 
@@ -304,7 +332,7 @@ def kin(known: Material) -> RuleAnswers:
     weights = np.where(together >= panel.last, known.likeness, 0.0)
     weights = np.where(weights.max(axis=1, keepdims=True) > 0.05, weights, 0.0)
     sizes = np.where(known.known, known.later - known.levels, 0.0)
-    return known.around(np.zeros(len(own)), known.later, weights, sizes)
+    return known.around(np.zeros(len(own)), known.later, weights, sizes, known.unsure)
 
 
 def drop(known: Material) -> RuleAnswers:

@@ -139,6 +139,25 @@ def test_curves_that_fall_later_make_predictions_fall() -> None:
     assert ask(curve).medians[-1] == pytest.approx(0.3, abs=0.02)
 
 
+def test_medians_go_on_where_most_others_were_stopped() -> None:
+    rng = np.random.default_rng(7)
+    steps = np.arange(1.0, 25.0)
+    gains, paces = rng.uniform(0.2, 0.9, (13, 1)), rng.uniform(2, 20, (13, 1))
+    rows = 0.1 + gains * (1 - np.exp(-steps / paces))
+    rung, seen = 13, 6
+    rows = rows[np.argsort(rows[:, rung - 1])]
+    stops = [*[rung] * 9, *[24] * 4]
+    others = tuple(
+        Branch(at=0, steps=STEPS[:stop], scores=tuple(row[:stop].tolist()))
+        for row, stop in zip(rows[1:], stops[1:], strict=True)
+    )
+    worst = tuple(rows[0][:seen].tolist())
+    curve = Curve(steps=STEPS[:seen], scores=worst, max_steps=24, low=0.0, high=1.0, others=others)
+    medians = Mixture().predict(curve, tuple(range(seen + 1, 23))).medians
+    # The mean of the 4 that went on is 0.2 above that of all.
+    assert np.abs(np.diff(medians)).max() < 0.05
+
+
 def test_what_others_report_later_alone_changes_nothing() -> None:
     branches = study(6, known=12)
     curve = question(branches, 0)
