@@ -18,6 +18,7 @@ begins with          what is taken
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, takewhile
@@ -368,6 +369,21 @@ def _changes(values: Sequence[float]) -> tuple[tuple[Step, float], ...]:
     for rate, steps in groupby(enumerate(values), key=lambda pair: pair[1]):
         changes.append((next(iter(steps))[0], rate))
     return tuple(changes)
+
+
+def with_rates(of: RecordedSet) -> RecordedSet:
+    """Return the set, each curve with its learning rates by step as its configuration."""
+    return replace(
+        of,
+        curves=tuple(
+            replace(curve, configuration={"lr": _rates_by_step(curve)}) for curve in of.curves
+        ),
+    )
+
+
+def _rates_by_step(curve: RecordedCurve) -> list[float]:
+    starts, rates = zip(*curve.rates, strict=True)
+    return [rates[bisect_right(starts, step) - 1] for step in range(curve.max_steps)]
 
 
 def _metric(trace: Trace, name: str) -> Array:

@@ -8,6 +8,10 @@ left to train, counts with all of that time.
 
 The oracle knows the curves: it trains the configuration that gets there soonest, from the start
 of the run. Nothing can be faster, so its times bound how much one policy can gain on another.
+
+Where learning rates drop, ``own_stage`` and those of `curve_families`, POP runs with
+``ends_poor=True``, too, and medians over all studies of a source are compared. A made-up study
+has few configurations: each is one order.
 """
 
 from __future__ import annotations
@@ -24,10 +28,13 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+import curve_families
 import numpy as np
+import recorded
 import targets
 from figures import Figure, machine, publish
 from given import shuffled
+from numpy.typing import NDArray
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -47,8 +54,18 @@ BOUNDARIES, LATE_BOUNDARIES = 10, 4
 That is HyperDrive's: 10 and 30 of about 100 epochs. POP's is its default, a twentieth.
 """
 
+ENDS_POOR = "POP, ends poor"
 ORACLE = "Oracle"
 """What is told how all curves end."""
+
+SCHEDULES = ("own_stage", "made_drops", "made_ends")
+"""How the sources begin whose learning rates drop."""
+
+SOONER = {"made_ends": 1 / 1.5}
+"""Bounds of POP's median time over Default's there; 1 for the others."""
+
+DRAWS = 1000
+"""How often studies are drawn again for an interval."""
 
 WIDTH = 100
 """Of the table, in characters."""
@@ -129,14 +146,19 @@ class Conditions:
         return max(1, self.of.trace.steps // boundaries)
 
 
-def _pop(given: Conditions) -> Tuner:
+def _pop(given: Conditions, *, ends_poor: bool = False) -> Tuner:
     return dt.algos.POP(
         **given.shared,
         target=given.of.target,
         within=given.within,
         bounds=(given.of.low, given.of.high),
         kill=given.of.kill,
+        ends_poor=ends_poor,
     )
+
+
+def _ends_poor(given: Conditions) -> Tuner:
+    return _pop(given, ends_poor=True)
 
 
 def _bandit(given: Conditions) -> Tuner:
@@ -155,6 +177,7 @@ def _default(given: Conditions) -> Tuner:
 
 POLICIES: Mapping[str, Callable[[Conditions], Tuner]] = {
     "POP": _pop,
+    ENDS_POOR: _ends_poor,
     "Bandit": _bandit,
     "EarlyTerm": _early_term,
     "Default": _default,
@@ -231,12 +254,14 @@ class Plan:
             self._line(of, slots, policy, answer)
             for slots in self.slots
             for policy in self.policies
+            if policy != ENDS_POOR or of.name.startswith(SCHEDULES)
         ]
 
     def _line(self, of: NamedTrace, slots: int, policy: str, answer: Predictions) -> Line:
         times, reached = [], 0
         drawn = (Conditions.drawn(of, order, self.trials, slots) for order in count())
-        for given in islice((each for each in drawn if each.soonest < math.inf), self.orders):
+        orders = 1 if of.name.startswith("made") else self.orders
+        for given in islice((each for each in drawn if each.soonest < math.inf), orders):
             seconds = time_to(policy, given, answer)
             reached += seconds is not None
             times.append(1.0 if seconds is None else seconds / given.within)
@@ -361,6 +386,7 @@ def ratios(lines: Iterable[Line]) -> list[Ratio]:
 def figures(found: Sequence[Ratio]) -> list[Figure]:
     """Return the figures, some with bounds; means over tasks and slots are geometric."""
     every: list[Figure] = []
+    found = [each for each in found if not each.task.startswith("made")]
     for kind in dict.fromkeys(each.kind for each in found):
         for policy in dict.fromkeys(each.policy for each in found):
             some = [each for each in found if (each.kind, each.policy) == (kind, policy)]
@@ -406,6 +432,43 @@ def _spreads(kind: str, policy: str, some: Sequence[Ratio]) -> Iterator[Figure]:
         )
 
 
+def schedule_figures(lines: Iterable[Line]) -> list[Figure]:
+    """Return the median times of POP over those of others, over all studies of a source."""
+    times: dict[tuple[str, int], dict[str, list[float]]] = {}
+    for line in lines:
+        for source in SCHEDULES:
+            if line.task.startswith(source):
+                of_source = times.setdefault((source, line.slots), {})
+                of_source.setdefault(line.policy, []).extend(line.times)
+    every = []
+    for (source, slots), of_policies in times.items():
+        for policy in {"POP", ENDS_POOR} & of_policies.keys():
+            for other in sorted(of_policies.keys() - {"POP", ENDS_POOR, ORACLE}):
+                pair = np.array([of_policies[policy], of_policies[other]])
+                every.append(_median_ratio(source, slots, (policy, other), pair))
+    return every
+
+
+def _median_ratio(
+    source: str, slots: int, policies: tuple[str, str], times: NDArray[np.float64]
+) -> Figure:
+    drawn = np.random.default_rng(0).integers(times.shape[1], size=(DRAWS, times.shape[1]))
+    medians = np.median(times[:, drawn], axis=2)
+    low, high = np.quantile(medians[1] / medians[0], (0.025, 0.975))
+    value = float(np.median(times[0]) / np.median(times[1]))
+    policy, other = policies
+    is_bound = policies == ("POP", "Default")
+    return Figure(
+        name=f"{source}, {slots} slots: {policy}'s median time to target over {other}'s",
+        value=value,
+        unit="x",
+        at_most=SOONER.get(source, 1.0) if is_bound else None,
+        note=f"{1 / value:.2f} times as fast ({low:.2f} to {high:.2f}); {policy} reached it in "
+        f"{np.mean(times[0] < 1):.0%} of {times.shape[1]} studies, {other} in "
+        f"{np.mean(times[1] < 1):.0%}",
+    )
+
+
 def table(lines: Iterable[Line]) -> Table:
     """Return the times as a table for a terminal, a line for each task, slots and policy."""
     title = "time to target, in parts of the time that a run may take"
@@ -439,7 +502,7 @@ def main() -> int:
         policies=tuple(options.policies),
     )
     try:
-        every = targets.load(options.data, options.sources, options.share)
+        every = _tasks(options)
     except ConfigurationError as error:
         sys.stderr.write(f"time_to_target.py: {error}\n")
         return 2
@@ -454,8 +517,28 @@ def main() -> int:
         "ratios": [asdict(each) for each in summary],
     }
     return publish(
-        "time_to_target", figures(summary), short=options.short, path=options.json, more=more
+        "time_to_target",
+        [*figures(summary), *schedule_figures(lines)],
+        short=options.short,
+        path=options.json,
+        more=more,
     )
+
+
+def _tasks(options: argparse.Namespace) -> list[NamedTrace]:
+    """Return the tasks that an option names: recorded ones, or with ``made`` made-up ones."""
+    made = [each for each in options.sources if each.startswith("made")]
+    others = [each for each in options.sources if not each.startswith("made")]
+    every: list[NamedTrace] = []
+    if others or not made:
+        every += targets.load(options.data, others, options.share)
+    if made:
+        named = (
+            targets.named(recorded.with_rates(each), options.share)
+            for each in curve_families.load(made)
+        )
+        every += [each for each in named if each is not None]
+    return every
 
 
 def _parser() -> argparse.ArgumentParser:

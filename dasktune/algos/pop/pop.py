@@ -46,6 +46,12 @@ RERANKED = 0.05
 REVALUED = 0.1
 """By how much the value of a poor trial must change before its place is changed."""
 
+NO_CHANCE = 1e-9
+"""A trial with a lower confidence is poor, even if all others are."""
+
+RELATIVE = "relative"
+"""A trial is poor by its confidence over the largest one of all trials."""
+
 GAIN = 0.01
 """The least improvement without a target, as a part of the range of scores so far."""
 
@@ -69,6 +75,7 @@ class POPOptions(Options):
     rate: str | None = field(default=None, metadata=ADDED_LATER)
     crash: float | None = field(default=None, metadata=ADDED_LATER)
     beyond: str | None = field(default=None, metadata=CHANGED_RULE)
+    poor: str | None = field(default=None, metadata=CHANGED_RULE)
 
     def check(self, check: Arguments, max_steps: Step) -> None:
         """Add to `check` the problems of the options that are out of their range."""
@@ -133,10 +140,12 @@ class POP(SampledTuner):
         Suspend all trials at each boundary, and decide which go on when all are there and
         predicted.
     ends_poor
-        Whether a poor trial is ended for good, as in the paper. If not, it stands behind all
-        others: only if no other trial is left, the poor trial goes on whose predicted median
-        comes nearest to the target. A trial that was judged wrongly is not lost then, and no
-        training is spent on it as long as there is a better one.
+        Whether a poor trial is ended for good, as in the paper. A trial is poor then if its
+        confidence over the largest one of all is lower than `least`: where few trials reach the
+        target, a right prediction of a trial that nothing sets apart yet is low. If not, it
+        stands behind all others: only if no other trial is left, the poor trial goes on whose
+        predicted median comes nearest to the target. A trial that was judged wrongly is not
+        lost then, and no training is spent on it as long as there is a better one.
     predictor
         Predicts curves: one of `dasktune.algos.curves`, also by its name, or one of your own;
         None for `Mixture`.
@@ -229,6 +238,7 @@ class POP(SampledTuner):
             rate=checked_rate(check, rate),
             crash=self._given.crash,
             beyond=HELD if (self._given.low, self._given.high) != (None, None) else None,
+            poor=RELATIVE if ends_poor else None,
         )
         options.check(check, budget.max_steps)
         self.goal = self._given
@@ -530,6 +540,9 @@ class POP(SampledTuner):
             if each.expected is not None
         }
         least = self.options.least
+        if self.options.poor is not None and least > 0:
+            best = max((each.confidence for each in known.values()), default=1.0)
+            least = max(least * best, NO_CHANCE)
         hopeful = {trial: each for trial, each in known.items() if each.confidence >= least}
         division = divide((each.confidence for each in hopeful.values()), self._workers)
         slots = math.floor(division.slots + 0.5)

@@ -135,9 +135,23 @@ def test_one_that_promises_no_more_waits_for_its_turn_again() -> None:
     assert tuner.standing[0][0] is Label.OPPORTUNISTIC
 
 
-def test_one_that_will_hardly_get_there_is_ended() -> None:
+def test_poor_trial_is_ended_once_another_is_better() -> None:
     tuner = begun(ends_poor=True)
-    tuner.tell(report(0, 2, 0.02))
+    tuner.tell(report(0, 2, 0.07))
+    assert Stop(trial=0) not in predicted(tuner, 0)
+    tuner.tell(report(1, 2, 0.09))
+    assert Stop(trial=0) in predicted(tuner, 1)
+
+
+def test_rule_of_before_ends_a_poor_trial_at_once() -> None:
+    tuner = begun(ends_poor=True)
+    identity = {name: value for name, value in tuner.identity().items() if name != "poor"}
+    before = tuner.options.of_before(identity)
+    assert before.identity() == {
+        name: value for name, value in tuner.options.identity().items() if name != "poor"
+    }
+    tuner.options = before
+    tuner.tell(report(0, 2, 0.07))
     assert predicted(tuner, 0) == [Stop(trial=0)]
 
 
