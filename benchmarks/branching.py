@@ -55,7 +55,7 @@ RANDOM: Final = 300
 
 SEEDS, FEW_SEEDS = 25, 2
 FIRST: Final = 200
-"""The first seed; none below it is measured: some had part in the choice of an earlier constant."""
+"""The first seed that is measured: seeds below it were for the choice of constants."""
 RESAMPLES: Final = 2000
 """Of the seeds, for intervals."""
 
