@@ -27,7 +27,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help set-up demo lint test-fast test test-services test-integrations torture chaos mutation docs format bench clean
+.PHONY: help set-up demo lint test-fast test test-services test-integrations torture chaos mutation docs format bench papers clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 20
@@ -80,6 +80,9 @@ format: $(TOOLS) ## apply formatting and safe fixes
 
 bench: $(TOOLS) ## print the benchmark tables
 	@$(BIN)/python benchmarks/all.py
+
+papers: $(TOOLS) ## print the figures of the four papers, ours beside theirs
+	@$(BIN)/python benchmarks/papers.py $(if $(DATA),--data $(DATA))
 
 predictor: $(TOOLS) ## train the network of the predictor again, from its prior and seed
 	@cd benchmarks && ../$(BIN)/python train_predictor.py --out \

@@ -69,7 +69,7 @@ def main() -> int:
         more |= {name: ["--data", str(options.hardware)] for name in ("hardware", "scaling")}
     documents, failed = [], []
     for name in names:
-        document = _run(name, [*more.get(name, ()), *(["--short"] if options.short else ())])
+        document = run(name, [*more.get(name, ()), *(["--short"] if options.short else ())])
         if document is None:
             failed.append(name)
         else:
@@ -89,7 +89,7 @@ def main() -> int:
     return int(bool(missed or failed))
 
 
-def _run(name: str, options: Iterable[str]) -> dict[str, Any] | None:
+def run(name: str, options: Iterable[str]) -> dict[str, Any] | None:
     """Run one in a process of its own; return its document, or None if it failed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figures.json"

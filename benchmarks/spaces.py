@@ -11,6 +11,7 @@ from dasktune.sequences import (
     Constant,
     Cyclic,
     Exponential,
+    Linear,
     MultiStep,
     Piecewise,
     Sequence,
@@ -102,6 +103,66 @@ def hippo_448() -> dt.Space:
         ],
         optimizer=["adam", "sgd", Branch("sgd with momentum", dt.Space(momentum=momentum))],
         weight_decay=[1e-4, 1e-3],
+    )
+
+
+def hippo_240() -> dt.Space:
+    """Return a grid of 240 trials of 200 steps with the merge rate of Hippo's MobileNetV2 study.
+
+    The values are in the manner of its Table 3. The paper prints examples, not the space; the
+    milestones are chosen such that the merge rate is 3.142, where the paper has 3.144.
+
+    References
+    ----------
+    Shin et al., "Hippo", Tables 1 and 3.
+    """
+
+    def drop(*milestones: int) -> Sequence:
+        return MultiStep(0.1, milestones=list(milestones), gamma=0.1)
+
+    warm = [drop(100, 150), drop(80, 130), Exponential(0.1, gamma=0.95), WarmRestarts(0.1, 20)]
+    plain = [Constant(0.1), drop(100, 150), drop(80, 120), drop(120, 160), drop(60, 120, 160)]
+    return dt.Space(
+        lr=[*plain, *(Warmup(10, 0.1) >> rest for rest in warm), Cyclic(0.001, 0.1, 20)],
+        batch_size=[
+            Constant(128),
+            Piecewise([128, 256], boundaries=[100]),
+            Piecewise([128, 256], boundaries=[159]),
+            Piecewise([128, 512], boundaries=[160]),
+        ],
+        cutout=[
+            Constant(16),
+            Piecewise([16, 18, 20], boundaries=[80, 100]),
+            Piecewise([16, 18], boundaries=[165]),
+        ],
+        weight_decay=[4e-5, 1e-4],
+    )
+
+
+def hippo_40() -> dt.Space:
+    """Return a grid of 40 trials of 300 steps with the merge rate of Hippo's BERT study.
+
+    A step stands for 100 of the paper's. The values are in the manner of its Table 4, with
+    boundaries chosen such that the merge rate is 2.045.
+
+    References
+    ----------
+    Shin et al., "Hippo", Tables 1 and 4.
+    """
+    peaks = (5e-5, 3e-5)
+    straight = [Linear(peak, 0.0, steps) for peak in peaks for steps in (300, 360)]
+    warm = [Linear(peak, 0.0, steps) for peak in peaks for steps in (270, 330)]
+    return dt.Space(
+        lr=[
+            *straight,
+            *(Warmup(30, rest(0)) >> rest for rest in warm),
+            Constant(3e-5),
+            Warmup(30, 5e-5) >> Constant(5e-5),
+        ],
+        length=[
+            Constant(384),
+            *(Piecewise([384, 512], boundaries=[step]) for step in (144, 204, 255)),
+        ],
     )
 
 
