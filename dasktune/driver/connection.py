@@ -24,7 +24,7 @@ from dasktune.cluster.workers import Workers, client_hushed, connect_again
 from dasktune.engine.timeouts import (
     CANCELLED_SECONDS,
     CLIENT_CLOSE_SECONDS,
-    LATE_SECONDS,
+    RECEIPT_SECONDS,
     RESULT_SECONDS,
     SETTLE_SECONDS,
     Timeouts,
@@ -164,7 +164,7 @@ class Submissions:
                 if future.cancelled() and known.begun:
                     patience = CANCELLED_SECONDS
                 elif future.status == "finished":
-                    patience = LATE_SECONDS
+                    patience = RECEIPT_SECONDS
             if now - self._silent.setdefault(attempt, now) >= patience:
                 yield attempt
 

@@ -44,7 +44,7 @@ Its worker saves it at its next step and says so, or is gone: after `client.rest
 seconds. After that time a message was lost, or a step takes longer.
 """
 
-LATE_SECONDS = 0.5
+RECEIPT_SECONDS = 0.5
 """Time from Dask's word that a stage has finished until its receipt is fetched from the worker.
 
 Its messages say the same, and need no request. They may wait in the worker for `OUTBOX_SECONDS`.

@@ -13,7 +13,7 @@ import pytest
 import dasktune as dt
 from dasktune.cluster.local import local_client
 from dasktune.driver.connection import Submissions
-from dasktune.engine.timeouts import CANCELLED_SECONDS, LATE_SECONDS
+from dasktune.engine.timeouts import CANCELLED_SECONDS, RECEIPT_SECONDS
 from tests.holding import Gate, pass_gate, wait_until
 
 STEPS, HELD = 6, 3
@@ -72,7 +72,7 @@ def test_messages_of_a_finished_stage_are_waited_for() -> None:
     told: dict[str, Any] = {"a0": SimpleNamespace(begun=True, ended=True)}
     assert list(submissions.done(untold, 100.0)) == []
     assert list(submissions.done(told, 100.0)) == ["a0"]
-    assert list(submissions.done(untold, 100.0 + LATE_SECONDS)) == ["a0"]
+    assert list(submissions.done(untold, 100.0 + RECEIPT_SECONDS)) == ["a0"]
 
 
 @pytest.mark.parametrize("begun", [True, False])

@@ -49,6 +49,13 @@ def test_every_wait_stands_in_one_module() -> None:
     assert {name for name in names if name.endswith("_SECONDS")} == NO_WAITS
 
 
+def test_every_wait_has_a_name_of_its_own() -> None:
+    statements = ast.parse(Path(waits.__file__).read_text()).body
+    targets = [each.targets[0] for each in statements if isinstance(each, ast.Assign)]
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    assert len(names) == len(set(names))
+
+
 @pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, True, "60"])
 @pytest.mark.parametrize(
     "name", ["step_seconds", "silence_seconds", "scheduler_seconds", "database_seconds"]
