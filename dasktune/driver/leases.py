@@ -137,7 +137,10 @@ class Leasing:
         Otherwise return False: it must be asked for.
         """
         is_alone = lease.root in self._known and not self._own.has_departed
-        return is_alone and self._own.hold_alone(attempt, lease)
+        if not (is_alone and self._own.hold_alone(attempt, lease)):
+            return False
+        self._keys[attempt] = lease.key
+        return True
 
     def ask(
         self, attempt: str, lease: Lease, *, heeded: Collection[LeaseMark | LeaseName] = ()

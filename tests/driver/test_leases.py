@@ -220,6 +220,32 @@ def test_lone_driver_is_granted_further_leases_at_once(driver: Driver) -> None:
     assert not driver.leasing.grant("third", driver.lease("d1" * 16))
 
 
+class Noted(Unrepeated):
+    """Threads that note what their jobs are about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: list[str] = []
+
+    def do(self, key: str, work: Work, *, is_question: bool = True) -> Future[None]:
+        self.keys.append(key)
+        return super().do(key, work, is_question=is_question)
+
+
+def test_release_of_a_granted_lease_follows_its_writes(tmp_path: Path) -> None:
+    threads = Noted()
+    driver = Driver(tmp_path, threads=threads)
+    assert driver.ask("first") is None
+    assert driver.leasing.grant("second", driver.lease("c1" * 16))
+    driver.meet_another()
+    driver.settle()
+    assert "c1" * 16 in threads.keys
+    threads.keys.clear()
+    driver.leasing.release("second", 10)
+    assert threads.keys == ["c1" * 16]
+    driver.leasing.close()
+
+
 def test_leases_get_files_once_another_driver_appears(driver: Driver) -> None:
     assert driver.ask("mine") is None
     driver.settle()
