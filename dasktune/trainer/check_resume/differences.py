@@ -80,7 +80,9 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 def leaf_digest(value: Any) -> str:
     """Return a digest of type and value of a leaf; of an unknown type, the type alone."""
     array = as_array(value)
-    if array is not None:
+    if array is not None and array.dtype.hasobject:
+        head, content = f"{_form(value)} ", b""
+    elif array is not None:
         # Millions of bytes, and often: no copy of them, and a fast digest.
         head = f"{_form(value)} "
         content = digest_of(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).encode()

@@ -56,6 +56,12 @@ def test_each_kind_of_difference_is_named(one, two):
     assert leaf_digest(one) != leaf_digest(two)
 
 
+def test_array_of_objects_counts_by_its_type():
+    names = np.array(["a", None], dtype=object)
+    assert leaf_digest(names) == leaf_digest(np.array([1, 2], dtype=object))
+    assert leaf_digest(names) != leaf_digest(names[:1])
+
+
 def test_nan_equals_itself():
     assert reasons([NAN, np.array([NAN, 1])], [NAN, np.array([NAN, 1])]) == {}
 
