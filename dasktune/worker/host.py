@@ -681,6 +681,8 @@ class _StageRun:
         self._saved_seconds = 0.0
         self._hold_up = 0.0
         self._is_omitted = False
+        self._has_saved_more = False
+        """Whether it saved where its order says nothing of: the driver waits for no such state."""
 
     def train(self) -> StageEnded:
         """Train from the stage's start to its end, or to where it is told to stop."""
@@ -769,7 +771,7 @@ class _StageRun:
 
     def _is_expendable(self) -> bool:
         """Return whether the state at the end serves only to save its training."""
-        if self.spec.omits is None:
+        if self.spec.omits is None or self._has_saved_more:
             return False
         name, least, greatest = self.spec.omits
         _, _, metrics = self._unsaved[-1]
@@ -815,6 +817,7 @@ class _StageRun:
             )
         )
         self._unsaved, self._paces, self._saved_seconds = [], [], self.seconds
+        self._has_saved_more |= self.step not in self.spec.saves
         # Who begins here has to load it.
         lineage.unsaved_seconds = self._start_seconds or 0.0
 

@@ -93,6 +93,17 @@ def test_end_that_somebody_asks_for_is_stored(bench: Bench) -> None:
     assert bench.saved_steps() == [3]
 
 
+@pytest.mark.parametrize(("saves", "stored"), [((1,), [1]), ((), [1, 3])])
+def test_end_after_a_save_nobody_ordered_is_stored(
+    bench: Bench, saves: tuple[int, ...], stored: list[int]
+) -> None:
+    """The driver would not wait for the state before, and have the whole stage trained again."""
+    bench.host.control("a1").save_at(1)
+    run(bench, "a1", 0, 3, saves=saves)
+    bench.host.finish_writes(30.0)
+    assert bench.saved_steps() == stored
+
+
 def test_stage_that_stops_early_is_stored(bench: Bench) -> None:
     bench.host.control("a1").stop(2)
     run(bench, "a1", 0, 3)
