@@ -536,11 +536,13 @@ class StageHost:
     def may_omit(self, lineage: Lineage) -> bool:
         """Return whether to store the state of a lineage costs more than to train it again.
 
-        On a GPU training again may give other bits. The first resumes of a study are audited, and
+        On a GPU training again may give other bits, and so it may where a driver trains again, on
+        one device, what several have trained. The first resumes of a study are audited, and
         compared with their last states.
         """
         is_audited = lineage.loaded_at > 0 and self._resumes <= ALWAYS
-        if self._saves < MEASURED_SAVES or is_audited or self.job.device != "cpu":
+        gives_other_bits = self.job.device != "cpu" or lineage.devices > 1
+        if self._saves < MEASURED_SAVES or is_audited or gives_other_bits:
             return False
         return lineage.unsaved_seconds < self._save_seconds
 

@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dasktune.graph.audits import ALWAYS
 from dasktune.storage.codec import encode
-from dasktune.worker.host import MEASURED_SAVES
+from dasktune.worker.host import MEASURED_SAVES, Lineage
 from dasktune.worker.messages import StageEnded, StageProgress, StateOmitted, StateSaved
 from tests.worker.held_store import HeldStore
 from tests.worker.test_host import Bench, bench_in, chain_at
@@ -133,6 +134,12 @@ def test_end_on_a_gpu_is_stored(bench: Bench) -> None:
     bench.host.lineage_at = on_cpu
     run(bench, "a1", 0, 3)
     assert bench.saved_steps() == [3]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_end_from_several_devices_is_stored(bench: Bench, devices: int) -> None:
+    trained: Any = SimpleNamespace(step=0)
+    assert bench.host.may_omit(Lineage(trained, "key", None, devices)) == (devices == 1)
 
 
 def test_message_of_an_omission_waits_for_states_before(bench: Bench) -> None:
