@@ -8,7 +8,7 @@ siblings, and a future step. The network answers with scores at `LEVELS`, in the
 it is trained by what predictions are judged by, the log-likelihood of what was measured and the
 CRPS, in parts of the metric's range.
 
-It needs torch, one core and some twenty minutes. The file names the seed, and the digest of the
+It needs torch, one core and a few minutes. The file names the seed, and the digest of the
 code that draws curves and questions. The same seed gives the same bytes with the same versions of
 torch and NumPy on the same kind of processor: sums of floats in another order differ a little.
 """
