@@ -17,6 +17,9 @@ DEFAULTS: Mapping[signal.Signals, Any] = {
 }
 """A terminal's ctrl-C, and what batch systems send; with what Python does about them."""
 
+AGAIN_SECONDS = 0.05
+"""Time until a lost interrupt is sent again: the garbage collection has ended then."""
+
 SAVING = b"\nsaving what runs; interrupt again to give that up\n"
 
 
@@ -28,6 +31,9 @@ def interruptible(
 
     A signal may come in the middle of a transaction or of a message to a worker, so the
     first one only asks the study to stop. If nothing runs, it ends the program at once.
+
+    Python drops an exception that comes in a garbage collection, of which Dask is told by a
+    function of its own. An interrupt that is lost so is sent again.
 
     Only the main thread receives signals: in any other this does nothing. A handler that
     the program has installed for a signal stays as it is; so does a signal that it ignores.
@@ -60,11 +66,23 @@ def interruptible(
         for number, default in DEFAULTS.items()
         if is_main and signal.getsignal(number) is default
     ]
+    before = sys.unraisablehook
+
+    def on_dropped(dropped: Any) -> None:
+        if dropped.exc_type is KeyboardInterrupt:
+            threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signals[0])).start()
+        else:
+            before(dropped)
+
     for number in signals:
         signal.signal(number, on_signal)
+    if signals:
+        sys.unraisablehook = on_dropped
     try:
         yield
     finally:
+        if signals:
+            sys.unraisablehook = before
         for number in signals:
             signal.signal(number, DEFAULTS[number])
     if asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -68,6 +69,27 @@ def test_the_first_signal_only_asks(
     assert signalled(study.stop, number) == [number]
     assert study.asked == 1
     assert capfd.readouterr().err == SAVING.decode()
+
+
+def test_interrupt_in_a_garbage_collection_is_not_lost() -> None:
+    first = iter([signal.SIGINT])
+
+    def interrupt(phase: str, info: dict[str, int]) -> None:
+        for number in first:
+            signal.raise_signal(number)
+
+    def work() -> None:
+        with interruptible(Running(is_running=False).stop):
+            gc.collect()
+            threading.Event().wait(PATIENCE)
+
+    gc.callbacks.append(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+    finally:
+        gc.callbacks.remove(interrupt)
+    assert next(first, None) is None
 
 
 def test_the_last_line_comes_before_the_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
