@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dasktune.driver.retention import kept_ends
 from dasktune.errors import DasktuneError, unknown
 from dasktune.trainer.check_switch import SWITCH
 
@@ -64,6 +65,7 @@ def chaos(
     from tests.chaos.session import chaos as run_one
 
     os.environ.setdefault(SWITCH, "off")  # the trainer's steps are the witness's to count
+    os.environ.setdefault(kept_ends.SWITCH, "off")  # every last state is compared
     names = tuple(FAULTS) if only is None else tuple(only.split(","))
     _check("fault", names, FAULTS)
     cases = _cases(file, tuple(config or ()), tuner)
