@@ -382,7 +382,8 @@ def test_old_trace_is_simulated_with_equal_results(tmp_path: Path) -> None:
     assert found.best_trial.number == kept["best"]
     assert found.best_trial.value == kept["value"]
     assert found.steps_executed == kept["steps_executed"]
-    assert found.seconds == pytest.approx(kept["seconds"], rel=1e-9)
+    # States are stored where a piecewise value changes, since later trials may part there.
+    assert kept["seconds"] <= found.seconds < 1.01 * kept["seconds"]
 
 
 def test_status_reads_an_old_database(folder: Path) -> None:

@@ -35,6 +35,7 @@ ALLOWED = {
     "trainer/fingerprint/dynamic.py": {"runpy"},
     "driver/predictions.py": {"pickle"},  # questions of predictors, over Dask's own connection
     "worker/plugin.py": {"pickle"},  # opens them
+    "worker/job.py": {"pickle"},  # orders of stages, over Dask's own connection
     "worker/rank.py": {"pickle"},  # orders, to processes that a worker starts, through a pipe
     "doctor/collect.py": {"cloudpickle"},  # its own code, over Dask's own connection
     "testing/predictors.py": {"pickle"},  # copies what it has made
