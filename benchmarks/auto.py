@@ -161,7 +161,8 @@ def _share_of_rival(task: NamedTrace, name: str, order: int) -> float | None:
     losses = sign * trace.values[:, :, 0].astype(float)
     every = shuffled(trace.space(), order)
     known = every.known(every.most or TRIALS)
-    numbers = [int(each.sequences[CONFIGURATION](0)) for each in known]
+    # Trials that begin alike have the same number until they part.
+    numbers = [int(each.sequences[CONFIGURATION](trace.steps - 1)) for each in known]
     steps = rivals.steps_to_target(
         rivals.RIVALS[name](trace.steps, len(numbers)),
         np.where(np.isfinite(losses), losses, np.inf),
