@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from dasktune.engine.timeouts import INTERRUPT_AGAIN_SECONDS
+
 DEFAULTS: Mapping[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
 }
 """A terminal's ctrl-C, and what batch systems send; with what Python does about them."""
-
-AGAIN_SECONDS = 0.05
-"""Time until a lost interrupt is sent again: the garbage collection has ended then."""
 
 SAVING = b"\nsaving what runs; interrupt again to give that up\n"
 
@@ -70,7 +69,7 @@ def interruptible(
 
     def on_dropped(dropped: Any) -> None:
         if dropped.exc_type is KeyboardInterrupt:
-            threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signals[0])).start()
+            threading.Timer(INTERRUPT_AGAIN_SECONDS, os.kill, (os.getpid(), signals[0])).start()
         else:
             before(dropped)
 

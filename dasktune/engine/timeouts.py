@@ -412,3 +412,7 @@ def _is_duration(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return math.isfinite(value) and value > 0
+
+
+INTERRUPT_AGAIN_SECONDS = 0.05
+"""When an interrupt is sent again that Python dropped in a garbage collection."""
