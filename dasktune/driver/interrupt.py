@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from dasktune.engine.timeouts import INTERRUPT_AGAIN_SECONDS
+from dasktune.engine.timeouts import LOST_INTERRUPT_SECONDS
 
 DEFAULTS: Mapping[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
@@ -69,7 +69,7 @@ def interruptible(
 
     def on_dropped(dropped: Any) -> None:
         if dropped.exc_type is KeyboardInterrupt:
-            threading.Timer(INTERRUPT_AGAIN_SECONDS, os.kill, (os.getpid(), signals[0])).start()
+            threading.Timer(LOST_INTERRUPT_SECONDS, os.kill, (os.getpid(), signals[0])).start()
         else:
             before(dropped)
 

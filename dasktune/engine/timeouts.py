@@ -171,6 +171,9 @@ RANK_SECONDS = 600.0
 They make the same calls, so they are seconds apart at most; the first one evaluates alone.
 """
 
+LOST_INTERRUPT_SECONDS = 0.05
+"""When an interrupt is sent again that Python dropped in a garbage collection."""
+
 INTERRUPT_AGAIN_SECONDS = 1.0
 """Time between two interrupts of a divided training that has lost a process, until it has failed.
 
@@ -412,7 +415,3 @@ def _is_duration(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return math.isfinite(value) and value > 0
-
-
-INTERRUPT_AGAIN_SECONDS = 0.05
-"""When an interrupt is sent again that Python dropped in a garbage collection."""
