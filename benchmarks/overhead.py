@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -140,11 +141,11 @@ def _run(name: str, work: str, trials: int, steps: int) -> tuple[float, float]:
 # ------------------------------------------------------------------------- bare Dask
 
 
-def _distributed(work: str, trials: int, steps: int, folder: Path) -> int:
-    """Submit a function for each trial, a few at a time; the cluster is as dasktune's own."""
-    from dask.distributed import Client, LocalCluster, as_completed
+@contextmanager
+def _bare_cluster(folder: Path) -> Iterator[Any]:
+    """Give the client of a cluster of as many workers as dasktune's own."""
+    from dask.distributed import Client, LocalCluster
 
-    heard: list[object] = []
     with (
         LocalCluster(
             n_workers=WORKERS,
@@ -155,6 +156,15 @@ def _distributed(work: str, trials: int, steps: int, folder: Path) -> int:
         ) as cluster,
         Client(cluster) as client,
     ):
+        yield client
+
+
+def _distributed(work: str, trials: int, steps: int, folder: Path) -> int:
+    """Submit a function for each trial, a few at a time; the cluster is as dasktune's own."""
+    from dask.distributed import as_completed
+
+    heard: list[object] = []
+    with _bare_cluster(folder) as client:
         client.subscribe_topic("trials", heard.append)
 
         def submit(number: int) -> Any:
@@ -188,18 +198,7 @@ def _trial(work: str, number: int, steps: int, folder: str) -> float:
 
 def _distributed_tree(work: str, trials: int, steps: int, folder: Path) -> int:
     """Submit each shared segment once, with the segment before it as a dependency."""
-    from dask.distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(
-            n_workers=WORKERS,
-            threads_per_worker=1,
-            memory_limit=0,
-            dashboard_address="127.0.0.1:0",
-            local_directory=str(folder),
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with _bare_cluster(folder) as client:
         leaves, futures = 0, dict[tuple[int, ...], Any]()
         for path, length, is_leaf in _segments(_schedules(steps)):
             before = futures.get(path[:-1])

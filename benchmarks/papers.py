@@ -56,7 +56,7 @@ class Row:
         The benchmark that measures ours.
     name
         Name of the figure there.
-    theirs
+    printed
         What the paper has.
     unlike
         How ours came about, and what differs from the paper's setting.
@@ -65,7 +65,7 @@ class Row:
     paper: str
     benchmark: str
     name: str
-    theirs: str
+    printed: str
     unlike: str
 
 
@@ -74,42 +74,42 @@ ROWS = (
         paper="Hippo, Table 5, ResNet56 with SHA: work without merging over with it",
         benchmark="early_stopping",
         name="SHA: steps trained without merging over with it, decisions of its own",
-        theirs="4.84 (404.95 and 83.7 GPU hours)",
+        printed="4.84 (404.95 and 83.7 GPU hours)",
         unlike="simulated; a space with the paper's merge rate; errors are made up",
     ),
     Row(
         paper="Hippo, Table 5, ResNet56 with ASHA: work without merging over with it",
         benchmark="early_stopping",
         name="ASHA: steps trained without merging over with it, decisions of its own",
-        theirs="2.70 (374.82 and 139.03 GPU hours)",
+        printed="2.70 (374.82 and 139.03 GPU hours)",
         unlike="simulated; a space with the paper's merge rate; errors are made up",
     ),
     Row(
         paper="Hippo, Table 5, ResNet56 with SHA: time without merging over with it",
         benchmark="early_stopping",
         name="SHA: time without merging over with it, 40 workers",
-        theirs="2.24 (12.89 and 5.76 hours)",
+        printed="2.24 (12.89 and 5.76 hours)",
         unlike="simulated; the same decisions on both sides",
     ),
     Row(
         paper="Hippo, Table 5, ResNet56 with ASHA: time without merging over with it",
         benchmark="early_stopping",
         name="ASHA: time without merging over with it, 40 workers",
-        theirs="1.84 (13.58 and 7.4 hours)",
+        printed="1.84 (13.58 and 7.4 hours)",
         unlike="simulated; the same decisions on both sides",
     ),
     Row(
         paper="ASHA, section 3.3: the first configuration trained to R, from scratch",
         benchmark="promotions",
         name="first configuration trained to R, 9 machines, R 9, eta 3, from scratch",
-        theirs="13/9 time(R)",
+        printed="13/9 time(R)",
         unlike="simulated, as in the paper",
     ),
     Row(
         paper="ASHA, section 3.3: the same, resumed",
         benchmark="promotions",
         name="first configuration trained to R, 9 machines, R 9, eta 3, resumed",
-        theirs="1 time(R)",
+        printed="1 time(R)",
         unlike="simulated, as in the paper",
     ),
     Row(
@@ -117,14 +117,14 @@ ROWS = (
         benchmark="stragglers",
         name="conditions with std >= 0.5 or drop >= 0.001 in which "
         "synchronous SHA trains more to R, or one as early",
-        theirs="0",
+        printed="0",
         unlike="simulated, as in the paper; its text has no grid of conditions",
     ),
     Row(
         paper="SHADHO, Fig. 5: tasks an hour over first come, first served",
         benchmark="shadho",
         name="tasks an hour over first come, forest and placement, waves alike",
-        theirs="2.0 (463 and 227)",
+        printed="2.0 (463 and 227)",
         unlike="simulated with measured times of four kernels; the best plan has 1.74",
     ),
 )
@@ -134,14 +134,14 @@ WITH_DATA = tuple(
         paper=f"HyperDrive, {place}: POP's {of} time to target over {policy}'s",
         benchmark="time_to_target",
         name=f"{kind}: POP's {of} time to target over {policy}'s",
-        theirs=theirs,
+        printed=printed,
         unlike="simulated on recorded curves of other tasks than the paper's",
     )
     for kind, of, place, ratios in (
         ("accuracy", "mean", "CIFAR-10", {"Bandit": "1 / 1.6", "EarlyTerm": "1 / 2.1"}),
         ("returns", "median", "LunarLander", {"Bandit": "1 / 2.07", "EarlyTerm": "1 / 1.26"}),
     )
-    for policy, theirs in ratios.items()
+    for policy, printed in ratios.items()
 )
 
 
@@ -157,12 +157,12 @@ def measure(short: bool, data: Path | None = None) -> list[Figure]:
 
 def _figure(row: Row, documents: Mapping[str, Mapping[str, Any]]) -> Figure:
     figures = documents[row.benchmark]["figures"]
-    known = {figure["name"]: figure for figure in figures}
+    known = {each["name"]: each for each in figures}
     if row.name not in known:
         raise LookupError(f"{row.benchmark} must have a figure {row.name!r}, got {list(known)}")
-    found = known[row.name]
-    note = f"paper: {row.theirs}; {row.unlike}; here {found['note']}"
-    return Figure(name=row.paper, value=found["value"], unit=found["unit"], note=note)
+    figure = known[row.name]
+    note = f"paper: {row.printed}; {row.unlike}; here {figure['note']}"
+    return Figure(name=row.paper, value=figure["value"], unit=figure["unit"], note=note)
 
 
 def _grids() -> Iterator[Figure]:

@@ -250,7 +250,7 @@ class Auto(SampledTuner):
         return used < 1 and used + (ahead + steps) * self.step_cost <= 1
 
     def _may_go_on(self, trial: int, level: int) -> bool:
-        """Return whether a trial that has arrived at a rung is to be promoted from it."""
+        """Return whether a trial should be promoted from a rung where it has arrived."""
         if level >= self.top or trial in self._failed:
             return False
         last, step = self._levels[trial]

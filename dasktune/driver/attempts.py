@@ -610,7 +610,7 @@ def _commit_of(message: StateSaved) -> Commit:
 
 
 def _lacks_metrics(known: _OpenAttempt, message: StateSaved | StateMeasured) -> bool:
-    """Return whether metrics are missing that the state of a message covers."""
+    """Return whether the driver still lacks metrics that belong to a message."""
     match message:
         case StateSaved(replaced=replaced, reported=reported):
             return not replaced and not known.reports.keys() >= set(reported)

@@ -16,24 +16,31 @@ SWITCH = "DASKTUNE_CHECK"
 
 
 def checks_are_on(environment: Mapping[str, str] | None = None) -> bool:
-    """Return whether studies check and audit their trainers.
+    """Return whether studies check and audit their trainers; see `is_on`."""
+    return is_on(SWITCH, environment)
+
+
+def is_on(switch: str, environment: Mapping[str, str] | None = None) -> bool:
+    """Return whether a switch is on, as it is without its variable.
 
     Parameters
     ----------
+    switch
+        Name of the environment variable.
     environment
         Environment variables by name; those of this process if None.
 
     Raises
     ------
     ConfigurationError
-        If the variable has any other value.
+        If the variable is neither ``on`` nor ``off``.
 
     Examples
     --------
-    >>> checks_are_on({}), checks_are_on({"DASKTUNE_CHECK": "off"})
+    >>> is_on(SWITCH, {}), is_on(SWITCH, {"DASKTUNE_CHECK": "off"})
     (True, False)
     """
-    value = (os.environ if environment is None else environment).get(SWITCH, "")
+    value = (os.environ if environment is None else environment).get(switch, "")
     if value not in ("", "on", "off"):
-        raise ConfigurationError(f"{SWITCH} must be on or off, got {value!r}")
+        raise ConfigurationError(f"{switch} must be on or off, got {value!r}")
     return value != "off"

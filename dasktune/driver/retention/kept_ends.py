@@ -9,43 +9,18 @@ best at the end of the study was stored.
 from __future__ import annotations
 
 import math
-import os
 from bisect import insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from dasktune.driver.retention.value import winners
 from dasktune.engine.trials import TrialRecord
-from dasktune.errors import ConfigurationError
 from dasktune.graph.events import RunStage
 from dasktune.storage.retention import Keep
+from dasktune.trainer.check_switch import is_on
 from dasktune.types import Direction, Objective, TrialState
 
 SWITCH = "DASKTUNE_OMIT"
 """The environment variable: ``on``, which is the default, or ``off``: every end is stored."""
-
-
-def omits_states(environment: Mapping[str, str] | None = None) -> bool:
-    """Return whether states may be left out of the store.
-
-    Parameters
-    ----------
-    environment
-        Environment variables by name; those of this process if None.
-
-    Raises
-    ------
-    ConfigurationError
-        If the variable has any other value.
-
-    Examples
-    --------
-    >>> omits_states({}), omits_states({"DASKTUNE_OMIT": "off"})
-    (True, False)
-    """
-    value = (os.environ if environment is None else environment).get(SWITCH, "")
-    if value not in ("", "on", "off"):
-        raise ConfigurationError(f"{SWITCH} must be on or off, got {value!r}")
-    return value != "off"
 
 
 class KeptEnds:
@@ -64,7 +39,7 @@ class KeptEnds:
     """
 
     def __init__(self, keep: Keep, objective: Objective, trials: Iterable[TrialRecord]) -> None:
-        is_open = keep.best is not None and len(objective.metrics) == 1 and omits_states()
+        is_open = keep.best is not None and len(objective.metrics) == 1 and is_on(SWITCH)
         self._count = keep.best if is_open else None
         self._keep, self._objective = keep, objective
         self._best: list[tuple[float, int]] = []
