@@ -10,10 +10,11 @@ Next to `Mixture` stand the single rules that it could have followed. The publis
 seconds for a curve: it is asked about a few trials of each order (`--ensemble`), and compared on
 those.
 
-All is out of sample. The network of the mixture was trained on curves of a prior alone
+What the figures have seen: the network of the mixture was trained on curves of a prior alone
 (`train_predictor`). The constants of the mixture were chosen on studies that `--choosing` takes:
 schedules by the laws of that prior (`curve_studies`), and every other task of the sources that
-have several. Without it these tasks are left out.
+have several. Without it these tasks are left out. The forms of the rules were written earlier,
+with two of 25 studies of most sources in view.
 """
 
 from __future__ import annotations

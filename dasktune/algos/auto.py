@@ -27,8 +27,8 @@ FURTHEST: Final = 2**30
 """The step that no trial is trained beyond where only a budget of time is given."""
 
 WHOLE_GRID: Final = "the last from which halving a whole grid stays within the budget"
-"""The rule for the first rung of few configurations, as identities name it; before, it was that
-of many configurations."""
+"""The rule for the first rung of few configurations, as identities name it. Logs without it began
+as with many configurations."""
 
 SECONDS: Final = {"worker-seconds": 1, "worker-minutes": 60, "worker-hours": 3600}
 """Seconds of each unit of a budget of time."""
@@ -87,9 +87,9 @@ class Auto(SampledTuner):
         workers train, all together. Steps that a trial takes over from others count as its own.
         A trial is trained further only if what is left is enough for it.
     max_steps
-        The step that no trial is trained beyond. None for what one `eta`-th of the budget
-        trains: of a budget of time, at the speed that was measured so far. Sequences with an
-        end then need it.
+        The step that no trial is trained beyond. If None, what one `eta`-th of the budget trains;
+        of a budget of time, at the speed measured so far: then sequences that have an end are
+        refused.
     eta
         One of `eta` trials is promoted.
 

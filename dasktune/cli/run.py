@@ -102,7 +102,7 @@ def run(
         str | None,
         typer.Option(
             metavar="PLACE",
-            help="database: the sampler also learns from other studies there; without, from none.",
+            help="database: the sampler also learns from other studies of this database.",
         ),
     ] = None,
     dashboard: Annotated[

@@ -337,14 +337,14 @@ class Attempts:
             yield from self._without_end(known, attempt)
 
     def _without_end(self, known: _OpenAttempt, attempt: AttemptView) -> Iterator[TrainingEnded]:
-        """Yield the loss of an attempt whose end is not stored, and the message of it was lost.
+        """Yield the loss of an attempt whose last state is left out and whose message was lost.
 
         The message waits until the states before it are stored.
         """
         order, attempts = known.order, self._view.attempts
         waits = order.after in attempts or attempt.saved < max(order.saves, default=-1)
         if known.is_omitted and attempt.id in attempts and not waits:
-            logger.info("no message told of the end of attempt %s: trained again", attempt.id)
+            logger.info("the last message of attempt %s was lost: trained again", attempt.id)
             self._touched.setdefault(attempt.id, False)
             yield TrainingEnded(attempt=attempt.id, step=order.start, status="lost")
 

@@ -86,7 +86,7 @@ class Submissions:
         self._claims = claims
         self._futures: dict[str, Future[Any]] = {}
         self._silent: dict[str, float] = {}
-        """Since when Dask is done with each attempt whose end its worker has not told."""
+        """Since when Dask is done with each attempt whose last message has not arrived."""
 
     def submit(
         self, order: RunStage, seed: int, omits: tuple[str, float, float] | None = None
@@ -152,8 +152,8 @@ class Submissions:
         """Yield the attempts that Dask is done with.
 
         If somebody else has cancelled one that trains, its worker saves its state and says so, or
-        is gone. That is waited for: the steps of an attempt that is taken for lost before are
-        trained again. One that has not begun is cancelled with the stage before it. The last
+        is gone. The driver waits for that: if it took the attempt for lost before, the steps would
+        be trained again. One that has not begun is cancelled with the stage before it. The last
         messages of one that has finished may come after Dask's word.
         """
         for attempt, future in self._futures.items():

@@ -31,8 +31,8 @@ def interruptible(
     A signal may come in the middle of a transaction or of a message to a worker, so the
     first one only asks the study to stop. If nothing runs, it ends the program at once.
 
-    Python drops an exception that comes in a garbage collection, of which Dask is told by a
-    function of its own. An interrupt that is lost so is sent again.
+    Dask runs a function of its own at each garbage collection. Python drops an exception that is
+    raised in it, so an interrupt that is lost there is sent again.
 
     Only the main thread receives signals: in any other this does nothing. A handler that
     the program has installed for a signal stays as it is; so does a signal that it ignores.

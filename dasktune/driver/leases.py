@@ -29,10 +29,10 @@ from dasktune.types import Sequences, Step
 class Leasing:
     """The leases of one run.
 
-    As long as no other driver is seen, leases are granted and released at once, without a request,
-    and a lease has no file: it is written only once another driver appears. Else each question is
-    answered in a thread of its own, those about the same key one after the other. One more thread
-    looks after the leases that are held and watched, again and again: no question waits for that.
+    While this driver has seen no other driver, it grants and releases leases at once, without
+    requests and files. When another driver appears, it writes the files. From then on a thread of
+    its own answers each question, those about the same key one after the other. One more thread
+    renews held leases and reads watched ones, again and again; questions do not wait for it.
 
     A driver that begins writes its object, and waits until each of the others says in its own that
     it sees it: from then on both write files.

@@ -174,7 +174,7 @@ class OwnLeases:
 
     @property
     def has_departed(self) -> bool:
-        """Whether leases are known that a driver left when it ended, or died."""
+        """Whether drivers that ended or died have left leases."""
         return bool(self._departed)
 
     def around_departed(self, lease: Lease, heeded: Heeded) -> Lease | None:
@@ -229,7 +229,7 @@ class OwnLeases:
             self._write_later(held)
 
     def release_alone(self, attempt: str, step: Step) -> bool:
-        """Release a lease without a request if no other driver was seen yet; whether it is."""
+        """Release a lease without a request; return False if another driver was seen."""
         with self._lock:
             if self._is_shared:
                 return False

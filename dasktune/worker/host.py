@@ -534,11 +534,11 @@ class StageHost:
         return not pending or is_little
 
     def may_omit(self, lineage: Lineage) -> bool:
-        """Return whether to store the state of a lineage costs more than to train it again.
+        """Return whether the last state of a lineage may be left out.
 
-        On a GPU training again may give other bits, and so it may where a driver trains again, on
-        one device, what several have trained. The first resumes of a study are audited, and
-        compared with their last states.
+        The first saves of a host are measured, the first resumes of a study are audited against
+        their last states, and on a GPU, or on one device in place of several, training again may
+        give other bits. Otherwise it depends on what is cheaper: to store, or to train again.
         """
         is_audited = lineage.loaded_at > 0 and self._resumes <= ALWAYS
         gives_other_bits = self.job.device != "cpu" or lineage.devices > 1

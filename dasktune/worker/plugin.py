@@ -236,10 +236,10 @@ class StagePlugin(WorkerPlugin):
         self._outbox.put(messages, may_wait=all(map(self._may_wait, messages)))
 
     def _may_wait(self, message: StageMessage) -> bool:
-        """Whether a message may go with the next one, which follows soon.
+        """Return whether a message may wait for the next one, which follows soon.
 
-        That a stage begins must be known before it may take this process with it. The end of a
-        stage waits for the start of the next one, if that is here already.
+        The start of a stage must not wait: the stage may end this process, and the driver must
+        know which one it was. The end of a stage waits for the start of the next, if that is here.
         """
         if isinstance(message, StageEnded):
             state = self._worker.state

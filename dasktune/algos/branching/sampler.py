@@ -57,10 +57,11 @@ class Branching(Sampler):
     known to be alike, whatever family their sequences are of.
 
     **The rule of exploration.** Improvement per step alone would be content with cheap twigs of
-    the first trunk. So the part `explore` of all steps goes to proposals that ignore prices. Such
-    a proposal has the largest expected improvement, whether it begins a new trunk or not. The
-    first `startup` proposals, which are drawn at random, count as such. A proposal ignores prices
-    whenever their steps so far are at most the part `explore` of all. The papers below keep
+    the first trunk. So the share `explore` of all steps goes to proposals that ignore prices.
+    Such a proposal has the largest expected improvement, whether it begins a new trunk or not.
+    Until `startup` trials have reported, proposals are drawn at random, and count as such. After
+    that, a proposal ignores prices if such proposals have at most that share of the steps so far.
+    The papers below keep
     exploration alive by other means: LaMBO by sampling from a tree of arms, CArBO by an exponent of
     the price that falls to 0 with the budget, which a sampler does not know.
 

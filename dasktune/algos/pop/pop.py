@@ -125,7 +125,8 @@ class POP(SampledTuner):
         measured since its last boundary, that one included, is not. One that has learned
         nothing yet goes on, unlike with `kill`.
     least
-        A trial whose confidence is lower than this is poor.
+        A trial whose confidence is lower than this is poor; with `ends_poor`, lower than this
+        part of the best confidence.
     dynamic
         By how much the target is raised each time it has been reached, in the metric's own
         unit; None ends the study then.

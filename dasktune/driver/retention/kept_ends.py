@@ -1,9 +1,9 @@
 """The ends of trials that `keep` names, as far as workers must know when a stage begins.
 
-A state from which no registered trial goes on is not stored if that costs more than to train it
-again. The last states of a study's best trials are stored in any case. A worker is told how good
-the best trials are when its stage is sent; later they can only be better. So whatever is among the
-best at the end of the study was stored.
+A state from which no registered trial goes on is not stored if storing it costs more than training
+it again. The last states of a study's best trials are always stored: a worker receives the limit
+of the best trials when its stage is sent. Later this limit can only get stricter, so the last state
+of each final best trial was stored.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class KeptEnds:
             del self._best[self._count :]
 
     def omits(self, order: RunStage) -> tuple[str, float, float] | None:
-        """Return the values with which the end of a stage is not kept (`StageSpec.omits`)."""
+        """Return the values with which a last state may be left out; None if it must be stored.
+
+        They are those of `StageSpec.omits`.
+        """
         if self._count is None or not order.is_last or len(self._best) < self._count:
             return None
         (metric,), (direction,) = self._objective.metrics, self._objective.directions

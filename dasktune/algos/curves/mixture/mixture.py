@@ -67,8 +67,8 @@ class Mixture:
     A network that was trained on curves of a prior (`PriorFitted`) answers, too: its quantiles and
     those of the rules are averaged. Its share is three quarters while there is no check, and less
     with each. It has none where trials were the same up to now, nor for a curve between two bounds
-    that has not moved yet. Its bands are stretched by a part of the factor; by all of it where the
-    learning rate will drop as it has in no other trial.
+    that has not moved yet. Its bands are stretched by the square root of the rules' factor, and
+    by the whole factor where the learning rate will drop as it has in no other trial.
 
     It draws nothing, and takes some milliseconds.
 
@@ -153,7 +153,7 @@ def _weights(answers: list[RuleAnswers], panel: Panel, own: int) -> Array:
 def _factor(bands: Array, truths: Array, alike: Array) -> float:
     """Return the factor that makes bands hold 80%: the quantile of errors over half a band.
 
-    A check counts as far as it was answered by the rules that answer the question.
+    A check has more weight, the more its rules are those that answer the question.
     """
     errors = truths - bands[:, 1]
     halves = np.where(errors > 0, bands[:, 2] - bands[:, 1], bands[:, 1] - bands[:, 0])

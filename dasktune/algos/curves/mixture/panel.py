@@ -165,9 +165,9 @@ class Panel:
     def later(self, gains: Array) -> tuple[Array, Array]:
         """Return ``(queries, rows)``: the scores of rows at the step asked, and their variance.
 
-        A row that is not known so far has risen from its end as the others do, with a variance
-        like that of `walk`: a mean of the known rows alone would be one of those that a tuner
-        has let go on.
+        For a row that ends before, it is its last score and the mean gain of the others, with a
+        variance like that of `walk`. A mean of the other rows alone would be that of the trials
+        that a tuner has let go on.
 
         Parameters
         ----------
