@@ -72,7 +72,11 @@ def _trace(trials: int) -> list[Call]:
     with (
         tempfile.TemporaryDirectory() as folder,
         LocalCluster(
-            processes=False, n_workers=2, threads_per_worker=1, dashboard_address=None
+            processes=False,
+            n_workers=2,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
         ) as cluster,
         Client(cluster) as client,
     ):

@@ -37,7 +37,8 @@ def test_two_cores_train_a_trial_as_one(tmp_path: Path) -> None:
             threads_per_worker=1,
             processes=True,
             resources={"cores": 2},
-            dashboard_address=None,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
         ) as cluster,
         Client(cluster) as client,
     ):

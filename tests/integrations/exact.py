@@ -49,7 +49,11 @@ def single_thread(trainer: Any) -> Iterator[Client]:
     trainer.requires_process = False
     with (
         LocalCluster(
-            processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None
+            processes=False,
+            n_workers=1,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
         ) as cluster,
         Client(cluster) as client,
     ):
