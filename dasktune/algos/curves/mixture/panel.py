@@ -34,6 +34,9 @@ _FEWEST: Final = 0.5
 _MOST_WIDTHS: Final = 1e4
 """Bounds that are wider than so many times the largest score tell nothing."""
 
+_LEAST_UNIT: Final = 1e-100
+"""The least range of scores: the square of its ten thousandth is still above 0."""
+
 _FARTHEST: Final = 3.0
 """The largest distance of two learning rates, as a logarithm."""
 
@@ -282,12 +285,13 @@ def _thinned(times: Array, scores: Array) -> tuple[Array, Array]:
 def _unit(curve: Curve, rows: Array, values: Array) -> tuple[float, float | None]:
     """Return the range of scores, and its middle if two bounds tell it.
 
-    Else it is the range of all that was measured. So it is for bounds that tell nothing.
+    Else it is the range of all that was measured. So it is for bounds that tell nothing. It is
+    never so small that its square would be 0.
     """
     known = np.concatenate((rows.ravel(), values[1:].ravel()))
     largest = float(np.abs(known).max())
     if curve.low is not None and curve.high is not None:
         width = curve.high - curve.low
         if width < _MOST_WIDTHS * largest:
-            return width, curve.low + width / 2
-    return float(np.ptp(known)) or largest or 1.0, None
+            return max(width, _LEAST_UNIT), curve.low + width / 2
+    return max(float(np.ptp(known)) or largest or 1.0, _LEAST_UNIT), None

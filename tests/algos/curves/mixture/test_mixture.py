@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dasktune.algos.curves import Branch, Curve, Mixture, Persistence, Prediction
@@ -175,6 +175,7 @@ def test_its_identity_names_the_version_of_its_rules() -> None:
     st.integers(0, 3),
     st.booleans(),
 )
+@example([0.0, 0.0, 4e-242, 0.0], 3, 0, False)
 @settings(max_examples=examples(60), deadline=None)
 def test_any_curve_has_a_finite_prediction(
     scores: list[float], seen: int, count: int, is_bounded: bool
