@@ -160,6 +160,11 @@ class Auto(SampledTuner):
         return {Rung: partial(Rung.from_json, self.options.eta)}
 
     @property
+    def most_steps(self) -> Step | None:
+        """The budget, if it is one of steps."""
+        return self.options.steps
+
+    @property
     def step_cost(self) -> float:
         """The mean cost of a step so far, as a part of the budget; 0 if nobody knows it yet."""
         if self.options.steps is not None:

@@ -275,6 +275,11 @@ class Tuner(ABC):
         """The number of trials that it would still begin for free workers; None if unknown."""
         return None
 
+    @property
+    def most_steps(self) -> Step | None:
+        """The steps of all trials together that it never goes beyond; None without a budget."""
+        return None
+
     # For tuners with a sampler, or with a number of trials that may grow.
 
     @property

@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dasktune.algos.base import known_configurations
+from dasktune.algos.auto import FURTHEST
+from dasktune.algos.base import Tuner, known_configurations
 from dasktune.cli.pools import Pool, PoolOptions, configured
 from dasktune.cli.study_file import load
 from dasktune.errors import ConfigurationError, refuse
@@ -59,16 +60,14 @@ def costs_of_files(
         config = config_of(partial(_made_study, file, settings))
         tuner = load(file, settings).tuner()
         fingerprint, seed = _origin(file, config) if len(files) > 1 else ("", 0)
-        known = known_configurations(tuner)
+        known = _known_trials(tuner)
         if config is not None:
             _refuse_changes(config, known, tuner.max_steps)
         in_full = in_full and tuner.trains_in_full
         trials = tuple((each.sequences, tuner.max_steps) for each in known)
         seeds = tuple(seed + each.seed for each in known)
         studies.append(
-            StudyTrials(
-                trials=trials, seeds=seeds, fingerprint=fingerprint, notes=tuple(tuner.advice)
-            )
+            StudyTrials(trials=trials, seeds=seeds, fingerprint=fingerprint, notes=_notes(tuner))
         )
     return costs_of(studies, workers=workers), in_full
 
@@ -94,6 +93,29 @@ def to_json(files: Sequence[Path], costs: Costs) -> dict[str, object]:
         "steps_unique": costs.steps_unique,
         "merge_rate": costs.merge_rate,
     }
+
+
+def _known_trials(tuner: Tuner) -> tuple[Configuration, ...]:
+    """Return the configurations of a tuner that knows how far it may train each of them.
+
+    Raises
+    ------
+    ConfigurationError
+        If it knows one of both only while it runs.
+    """
+    if tuner.max_steps >= FURTHEST:
+        raise ConfigurationError(
+            f"max_steps of {type(tuner).__name__} must be given for a preview, got a budget of "
+            "time alone: how many steps it trains is known only while it runs"
+        )
+    return known_configurations(tuner)
+
+
+def _notes(tuner: Tuner) -> tuple[str, ...]:
+    """Return the notes on a tuner: its advice, and the budget that ends it sooner."""
+    if tuner.most_steps is None:
+        return tuple(tuner.advice)
+    return (*tuner.advice, f"its budget ends it after {tuner.most_steps:,} steps of all trials")
 
 
 def _refuse_changes(
@@ -126,7 +148,7 @@ def _origin(file: Path, config: StudyConfig | None) -> tuple[str, int]:
 def _on_classes(file: Path, settings: Sequence[str], offers: Sequence[Offer]) -> tuple[Costs, bool]:
     """Return the cost of a file's study on workers of several classes, as `costs_of_files` does."""
     config, tuner = configured(file, settings)
-    known = known_configurations(tuner)
+    known = _known_trials(tuner)
     _refuse_changes(config, known, tuner.max_steps)
     sequences = [each.sequences for each in known]
     needs = needs_of_configurations(sequences, tuner.searched_space, config.needs)
@@ -138,7 +160,7 @@ def _on_classes(file: Path, settings: Sequence[str], offers: Sequence[Offer]) ->
         needs=needs,
         offers=offers,
     )
-    cost = replace(cost, notes=tuple(tuner.advice))
+    cost = replace(cost, notes=_notes(tuner))
     return Costs(studies=(cost,), steps_unique=cost.steps_unique), tuner.trains_in_full
 
 

@@ -181,6 +181,18 @@ def test_preview_makes_nothing() -> None:
     assert entries() == {"counting.py"}
 
 
+def test_preview_of_a_budget_says_what_ends_it() -> None:
+    grid = "dt.algos.Grid(dt.Space(lr=lrs), max_steps=12)"
+    text = Path("counting.py").read_text()
+    assert grid in text
+    steps = write(text.replace(grid, "dt.algos.Auto(dt.Space(lr=lrs), budget=40)"))
+    assert "ends it after 40 steps of all trials" in command("preview", steps).stdout
+    hours = "dt.algos.Auto(dt.Space(lr=dt.Float(0, 1)), budget='1 worker-hours')"
+    done = command("preview", write(text.replace(grid, hours)))
+    assert done.exit_code == 2, done.output
+    assert "max_steps of Auto must be given for a preview" in done.stderr
+
+
 def test_preview_refuses_changes_that_the_trainer_cannot_make() -> None:
     text = (
         Path("counting.py")
