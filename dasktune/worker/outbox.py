@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection
 
 from dasktune.engine.timeouts import OUTBOX_SECONDS
-from dasktune.worker.messages import StageMessage
+from dasktune.worker.messages import StageEnded, StageMessage, StageStarted
 
 Later = Callable[[float, Callable[[], None]], None]
 """Calls a function after so many seconds; may itself be called from any thread."""
@@ -50,8 +50,13 @@ class Outbox:
         self._is_set = False
 
     def put(self, messages: Collection[StageMessage], *, may_wait: bool = False) -> None:
-        """Send messages, with those that waited; or keep them for `OUTBOX_SECONDS` at most."""
+        """Send messages, with those that waited; or keep them for `OUTBOX_SECONDS` at most.
+
+        A stage may end this process, and the driver takes it for the one after the last whose end
+        it knows. So a start does not wait together with an end before it.
+        """
         with self._lock:
+            may_wait &= not (_any(StageEnded, self._messages) and _any(StageStarted, messages))
             if not self._messages:
                 self._since = self._clock()
             self._messages += messages
@@ -83,3 +88,7 @@ class Outbox:
         messages, self._messages = self._messages, []
         if messages:
             self._send(messages)
+
+
+def _any(kind: type[StageMessage], messages: Collection[StageMessage]) -> bool:
+    return any(isinstance(message, kind) for message in messages)

@@ -43,6 +43,7 @@ from dasktune.worker.messages import (
     StageMessage,
     StageMessages,
     StageProgress,
+    StageStarted,
     StateOmitted,
     StateSaved,
     WorkerMessage,
@@ -238,13 +239,13 @@ class StagePlugin(WorkerPlugin):
     def _may_wait(self, message: StageMessage) -> bool:
         """Return whether a message may wait for the next one, which follows soon.
 
-        The start of a stage must not wait: the stage may end this process, and the driver must
-        know which one it was. The end of a stage waits for the start of the next, if that is here.
+        The start of a stage waits for its end, and the end for the start of the next, if that is
+        here.
         """
         if isinstance(message, StageEnded):
             state = self._worker.state
             return bool(state.ready or state.constrained or state.waiting)
-        return isinstance(message, StageProgress | StateSaved | StateOmitted)
+        return isinstance(message, StageStarted | StageProgress | StateSaved | StateOmitted)
 
     def _send_together(self, messages: Collection[StageMessage]) -> None:
         self._send(StageMessages(worker=self._worker.address, messages=tuple(messages)))

@@ -74,3 +74,12 @@ def test_flushed_outbox_is_empty(sender: Sender) -> None:
     sender.outbox.flush()
     sender.outbox.flush()
     assert sender.sent == [[END]]
+
+
+def test_start_waits_only_if_no_end_does(sender: Sender) -> None:
+    sender.outbox.put([START], may_wait=True)
+    assert sender.sent == []
+    sender.outbox.put([END], may_wait=True)
+    assert sender.sent == [], "one message for a small stage"
+    sender.outbox.put([START], may_wait=True)
+    assert sender.sent == [[START, END, START]]
