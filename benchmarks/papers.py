@@ -139,7 +139,7 @@ WITH_DATA = tuple(
     )
     for kind, of, place, ratios in (
         ("accuracy", "mean", "CIFAR-10", {"Bandit": "1 / 1.6", "EarlyTerm": "1 / 2.1"}),
-        ("returns", "median", "LunarLander", {"Bandit": "1 / 2.07", "EarlyTerm": "1 / 1.26"}),
+        ("rl", "median", "LunarLander", {"Bandit": "1 / 2.07", "EarlyTerm": "1 / 1.26"}),
     )
     for policy, printed in ratios.items()
 )

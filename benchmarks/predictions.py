@@ -212,20 +212,6 @@ def study(of: RecordedSet, order: int, trials: int = TRIALS, slots: int = SLOTS)
         )
 
 
-def part(sets: Sequence[RecordedSet], *, choosing: bool) -> list[RecordedSet]:
-    """Return the sets of the tasks that constants were chosen on, or of all others.
-
-    The tasks of a source take turns; a single one is among the others.
-    """
-    chosen: list[RecordedSet] = []
-    for source in dict.fromkeys(each.source for each in sets):
-        of_source = [each for each in sets if each.source == source]
-        tasks = sorted({each.task for each in of_source})
-        wanted = tasks[::2] if len(tasks) > 1 else []
-        chosen += [each for each in of_source if (each.task in wanted) is choosing]
-    return chosen
-
-
 def _shared(run: RecordedCurve, runs: Sequence[RecordedCurve]) -> list[Step]:
     """Return for each run how many steps it shares with one."""
     by_scores = {branch.scores: branch.at for branch in run.siblings}
@@ -474,7 +460,7 @@ def main() -> int:
     sets: list[RecordedSet] = []
     try:
         if real or not made_up:
-            sets += part(recorded.load(options.data, real), choosing=options.choosing)
+            sets += recorded.part(recorded.load(options.data, real), choosing=options.choosing)
         if options.choosing:
             sets += curve_studies.load()
         elif made_up or not real:

@@ -145,6 +145,20 @@ def load(folder: Path, sources: Iterable[str] = ()) -> list[RecordedSet]:
     return [each for each in sets if each.curves]
 
 
+def part(sets: Sequence[RecordedSet], *, choosing: bool) -> list[RecordedSet]:
+    """Return the sets of the tasks that constants were chosen on, or of all others.
+
+    The tasks of a source take turns; a single one is among the others.
+    """
+    chosen: list[RecordedSet] = []
+    for source in dict.fromkeys(each.source for each in sets):
+        of_source = [each for each in sets if each.source == source]
+        tasks = sorted({each.task for each in of_source})
+        wanted = tasks[::2] if len(tasks) > 1 else []
+        chosen += [each for each in of_source if (each.task in wanted) is choosing]
+    return chosen
+
+
 def files(folder: Path, sources: Iterable[str] = ()) -> list[tuple[str, Path]]:
     """Return the files that `load` reads, each after its key in `READERS`."""
     wanted = tuple(sources) or tuple(READERS)

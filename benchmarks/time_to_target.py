@@ -17,6 +17,7 @@ has few configurations: each is one order.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import multiprocessing
 import statistics
@@ -29,12 +30,14 @@ from pathlib import Path
 from typing import Any
 
 import curve_families
+import curve_studies
 import numpy as np
 import recorded
 import targets
 from figures import Figure, machine, publish
 from given import shuffled
 from numpy.typing import NDArray
+from recorded import RecordedSet
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -58,8 +61,11 @@ ENDS_POOR = "POP, ends poor"
 ORACLE = "Oracle"
 """What is told how all curves end."""
 
-SCHEDULES = ("own_stage", "made_drops", "made_ends")
+SCHEDULES = ("own_stage", "made_drops", "made_ends", "drawn_schedules")
 """How the sources begin whose learning rates drop."""
+
+MADE = ("made", "drawn")
+"""How the sources begin whose studies are made up: each is one order."""
 
 SOONER = {"made_ends": 1 / 1.5}
 """Bounds of POP's median time over Default's there; 1 for the others."""
@@ -260,7 +266,7 @@ class Plan:
     def _line(self, of: NamedTrace, slots: int, policy: str, answer: Predictions) -> Line:
         times, reached = [], 0
         drawn = (Conditions.drawn(of, order, self.trials, slots) for order in count())
-        orders = 1 if of.name.startswith("made") else self.orders
+        orders = 1 if of.name.startswith(MADE) else self.orders
         for given in islice((each for each in drawn if each.soonest < math.inf), orders):
             seconds = time_to(policy, given, answer)
             reached += seconds is not None
@@ -311,8 +317,10 @@ def few(every: Iterable[NamedTrace], most: int | None) -> list[NamedTrace]:
     ]
 
 
-def measure(tasks: Sequence[NamedTrace], plan: Plan, processes: int) -> list[Line]:
-    """Return the lines of all tasks; says on the way how many are done."""
+def measure(
+    tasks: Sequence[NamedTrace], plan: Plan, processes: int, path: Path | None = None
+) -> list[Line]:
+    """Return the lines of all tasks; says on the way how many are done, and writes them."""
     measured: list[Line] = []
     before = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
@@ -320,6 +328,8 @@ def measure(tasks: Sequence[NamedTrace], plan: Plan, processes: int) -> list[Lin
             measured += lines
             minutes = (time.monotonic() - before) / 60
             sys.stderr.write(f"{number} of {len(tasks)} tasks, {minutes:.1f} min\n")
+            if path is not None:
+                path.write_text(json.dumps({"lines": [asdict(line) for line in measured]}))
     return measured
 
 
@@ -328,42 +338,42 @@ def measure(tasks: Sequence[NamedTrace], plan: Plan, processes: int) -> list[Lin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """POP's time to target over another policy's, on one task and so many slots.
+    """POP's time to target over another policy's, on one task and so many slots."""
 
-    Parameters
-    ----------
-    task, kind, slots
-        Where.
-    policy
-        The other.
-    mean, median
-        Of the times.
-    spread, quartiles
-        As in `Line`.
-    """
+    pop: Line
+    other: Line
 
-    task: str
-    kind: str
-    slots: int
-    policy: str
-    mean: float
-    median: float
-    spread: float
-    quartiles: float
+    @property
+    def task(self) -> str:
+        """The name of the task."""
+        return self.pop.task
 
-    @classmethod
-    def of(cls, pop: Line, other: Line) -> Ratio:
-        """Return the ratios of two lines that differ in their policies."""
-        return cls(
-            task=pop.task,
-            kind=pop.kind,
-            slots=pop.slots,
-            policy=other.policy,
-            mean=statistics.fmean(pop.times) / statistics.fmean(other.times),
-            median=statistics.median(pop.times) / statistics.median(other.times),
-            spread=_over(pop.spread, other.spread),
-            quartiles=_over(pop.quartiles, other.quartiles),
-        )
+    @property
+    def mean(self) -> float:
+        """The ratio of the means over orders."""
+        return statistics.fmean(self.pop.times) / statistics.fmean(self.other.times)
+
+    @property
+    def median(self) -> float:
+        """The ratio of the medians over orders."""
+        return statistics.median(self.pop.times) / statistics.median(self.other.times)
+
+    @property
+    def spread(self) -> float:
+        """The ratio of the ranges of the times."""
+        return _over(self.pop.spread, self.other.spread)
+
+    @property
+    def quartiles(self) -> float:
+        """The ratio of the interquartile ranges."""
+        return _over(self.pop.quartiles, self.other.quartiles)
+
+    def drawn(self, of: str) -> NDArray[np.float64]:
+        """Return the logarithm of the mean or median for each time that orders are drawn again."""
+        times = np.array([self.pop.times, self.other.times])
+        orders = np.random.default_rng(0).integers(times.shape[1], size=(DRAWS, times.shape[1]))
+        pop, other = getattr(np, of)(times[:, orders], axis=2)
+        return np.asarray(np.log(pop / other))
 
 
 def _over(one: float, other: float) -> float:
@@ -377,8 +387,8 @@ def ratios(lines: Iterable[Line]) -> list[Ratio]:
     """Return the ratios of POP to every other policy."""
     by_place = {(line.task, line.slots, line.policy): line for line in lines}
     return [
-        Ratio.of(by_place[task, slots, "POP"], item)
-        for (task, slots, policy), item in by_place.items()
+        Ratio(pop=by_place[task, slots, "POP"], other=line)
+        for (task, slots, policy), line in by_place.items()
         if policy != "POP" and (task, slots, "POP") in by_place
     ]
 
@@ -386,22 +396,22 @@ def ratios(lines: Iterable[Line]) -> list[Ratio]:
 def figures(found: Sequence[Ratio]) -> list[Figure]:
     """Return the figures, some with bounds; means over tasks and slots are geometric."""
     every: list[Figure] = []
-    found = [each for each in found if not each.task.startswith("made")]
-    for kind in dict.fromkeys(each.kind for each in found):
-        for policy in dict.fromkeys(each.policy for each in found):
-            some = [each for each in found if (each.kind, each.policy) == (kind, policy)]
+    found = [each for each in found if not each.task.startswith(MADE)]
+    for kind in dict.fromkeys(each.pop.kind for each in found):
+        for policy in dict.fromkeys(each.other.policy for each in found):
+            some = [each for each in found if (each.pop.kind, each.other.policy) == (kind, policy)]
             every += _times(kind, policy, some)
             every += _spreads(kind, policy, some) if policy in POLICIES else ()
-    default = [each for each in found if each.policy == "Default"]
+    default = [each for each in found if each.other.policy == "Default"]
     if default:
-        worst = max(default, key=lambda one: one.median)
+        worst = max(default, key=lambda each: each.median)
         every.append(
             Figure(
                 name="POP's median time to target over Default's, where it is largest",
                 value=worst.median,
                 unit="x",
                 at_most=1.0,
-                note=f"{worst.task}, {worst.slots} slots",
+                note=f"{worst.task}, {worst.pop.slots} slots",
             )
         )
     return every
@@ -411,14 +421,27 @@ def _times(kind: str, policy: str, some: Sequence[Ratio]) -> Iterator[Figure]:
     for of in ("mean", "median"):
         values = [getattr(each, of) for each in some]
         value = statistics.geometric_mean(values)
+        low, high = _interval(some, of)
         yield Figure(
             name=f"{kind}: POP's {of} time to target over {policy}'s",
             value=value,
             unit="x",
             at_most=BOUNDS.get((kind, of, policy)),
-            note=f"{1 / value:.2f} times as fast; {1 / max(values):.2f} to {1 / min(values):.2f} "
-            f"times on {len(values)} pairs of task and slots",
+            note=f"{1 / value:.2f} times as fast ({1 / high:.2f} to {1 / low:.2f}); "
+            f"{1 / max(values):.2f} to {1 / min(values):.2f} on {len(values)} pairs of task and "
+            "slots",
         )
+
+
+def _interval(some: Sequence[Ratio], of: str) -> tuple[float, float]:
+    """Return the 95% interval of a geometric mean: tasks are drawn again, and their orders."""
+    tasks = list(dict.fromkeys(each.task for each in some))
+    logs = np.array(
+        [np.mean([each.drawn(of) for each in some if each.task == task], axis=0) for task in tasks]
+    )
+    drawn = np.random.default_rng(1).integers(len(tasks), size=(len(tasks), DRAWS))
+    low, high = np.quantile(logs[drawn, np.arange(DRAWS)].mean(axis=0), (0.025, 0.975))
+    return math.exp(low), math.exp(high)
 
 
 def _spreads(kind: str, policy: str, some: Sequence[Ratio]) -> Iterator[Figure]:
@@ -442,7 +465,7 @@ def schedule_figures(lines: Iterable[Line]) -> list[Figure]:
                 of_source.setdefault(line.policy, []).extend(line.times)
     every = []
     for (source, slots), of_policies in times.items():
-        for policy in {"POP", ENDS_POOR} & of_policies.keys():
+        for policy in [each for each in ("POP", ENDS_POOR) if each in of_policies]:
             for other in sorted(of_policies.keys() - {"POP", ENDS_POOR, ORACLE}):
                 pair = np.array([of_policies[policy], of_policies[other]])
                 every.append(_median_ratio(source, slots, (policy, other), pair))
@@ -507,18 +530,16 @@ def main() -> int:
         sys.stderr.write(f"time_to_target.py: {error}\n")
         return 2
     tasks = few(every, options.tasks or (SHORT_TASKS if options.short else None))
-    lines = measure(tasks, plan, options.processes)
-    summary = ratios(lines)
+    lines = measure(tasks, plan, options.processes, options.json)
     Console(width=WIDTH).print(table(lines))
     more = {
         "machine": machine(),
         "plan": {"share": options.share, **asdict(plan)},
         "lines": [asdict(line) for line in lines],
-        "ratios": [asdict(each) for each in summary],
     }
     return publish(
         "time_to_target",
-        [*figures(summary), *schedule_figures(lines)],
+        [*figures(ratios(lines)), *schedule_figures(lines)],
         short=options.short,
         path=options.json,
         more=more,
@@ -529,22 +550,21 @@ def _tasks(options: argparse.Namespace) -> list[NamedTrace]:
     """Return the tasks that an option names: recorded ones, or with ``made`` made-up ones."""
     made = [each for each in options.sources if each.startswith("made")]
     others = [each for each in options.sources if not each.startswith("made")]
-    every: list[NamedTrace] = []
+    sets: list[RecordedSet] = []
     if others or not made:
-        every += targets.load(options.data, others, options.share)
-    if made:
-        named = (
-            targets.named(recorded.with_rates(each), options.share)
-            for each in curve_families.load(made)
-        )
-        every += [each for each in named if each is not None]
-    return every
+        every = recorded.load(options.data, others)
+        sets += recorded.part(every, choosing=options.choosing)
+    drawn = curve_studies.load() if options.choosing else curve_families.load(made) if made else ()
+    sets += map(recorded.with_rates, drawn)
+    named = (targets.named(each, options.share) for each in sets)
+    return [each for each in named if each is not None]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="time_to_target.py")
     parser.add_argument("--data", type=Path, required=True, help="folder of recorded curves")
     parser.add_argument("--sources", nargs="+", default=(), help="only files that begin so")
+    parser.add_argument("--choosing", action="store_true", help="the tasks that chose constants")
     parser.add_argument("--orders", type=int, help="orders of configurations")
     parser.add_argument("--slots", type=int, nargs="+", help="how many run at the same time")
     parser.add_argument("--trials", type=int, help="configurations that are tried")

@@ -131,7 +131,7 @@ def test_ratios_are_pops_times_over_others(timing: ModuleType) -> None:
         line("Default", "rl", 0.4, 0.4, 0.4),
     ]
     found = timing.ratios(lines)
-    bandit = next(one for one in found if one.policy == "Bandit")
+    bandit = next(each for each in found if each.other.policy == "Bandit")
     assert (bandit.mean, bandit.median) == pytest.approx((0.5, 2 / 3))
     assert (bandit.spread, bandit.quartiles) == pytest.approx((0.4, 0.4))
     figures = {one.name: one for one in timing.figures(found[:2])}

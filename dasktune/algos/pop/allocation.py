@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from dasktune.algos.curves.curve import Prediction
@@ -110,17 +111,25 @@ def expectation(
     most = max_steps - step
     if step_seconds > 0 and left_seconds < math.inf:
         most = min(most, math.floor(max(0.0, left_seconds) / step_seconds))
-    until = step + most
+    confidence, ahead = _ahead(chances, step, step + most)
+    return Expectation(
+        confidence=confidence, remaining_seconds=min(ahead * step_seconds, left_seconds)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _ahead(chances: Chances, step: Step, until: Step) -> tuple[float, float]:
+    """Return the probability of the target between two steps, and the expected steps to it.
+
+    POP looks at all trials after each report, and most are where they were.
+    """
     before = chances.by(step)
     left = 1 - before
     confidence = (chances.by(until) - before) / left if left > 0 else 0.0
     passed, more = step - chances.after, chances.expected_steps(until)
     # Leave out the steps of the sum that lie behind, and count those ahead from here.
     more -= chances.expected_steps(step) + passed * (chances.by(until) - before)
-    ahead = max(0.0, more) / left if left > 0 else 0.0
-    return Expectation(
-        confidence=confidence, remaining_seconds=min(ahead * step_seconds, left_seconds)
-    )
+    return confidence, max(0.0, more) / left if left > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
