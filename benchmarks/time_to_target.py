@@ -58,6 +58,12 @@ That is HyperDrive's: 10 and 30 of about 100 epochs. POP's is its default, a twe
 """
 
 ENDS_POOR = "POP, ends poor"
+ONCE = "EarlyTerm, once"
+"""EarlyTerm for noisy returns that rise late: looks once, half-way, with a window of `WINDOW`."""
+
+WINDOW = 10
+"""Returns whose mean counts as a value so far."""
+
 ORACLE = "Oracle"
 """What is told how all curves end."""
 
@@ -177,6 +183,12 @@ def _early_term(given: Conditions) -> Tuner:
     return dt.algos.EarlyTerm(**given.shared, every=every, bounds=(given.of.low, given.of.high))
 
 
+def _once(given: Conditions) -> Tuner:
+    bounds = (given.of.low, given.of.high)
+    every = given.every(2)
+    return dt.algos.EarlyTerm(**given.shared, every=every, bounds=bounds, window=WINDOW)
+
+
 def _default(given: Conditions) -> Tuner:
     return dt.algos.Random(**given.shared)
 
@@ -186,6 +198,7 @@ POLICIES: Mapping[str, Callable[[Conditions], Tuner]] = {
     ENDS_POOR: _ends_poor,
     "Bandit": _bandit,
     "EarlyTerm": _early_term,
+    ONCE: _once,
     "Default": _default,
 }
 
@@ -260,7 +273,7 @@ class Plan:
             self._line(of, slots, policy, answer)
             for slots in self.slots
             for policy in self.policies
-            if policy != ENDS_POOR or of.name.startswith(SCHEDULES)
+            if _concerns(policy, of)
         ]
 
     def _line(self, of: NamedTrace, slots: int, policy: str, answer: Predictions) -> Line:
@@ -280,6 +293,13 @@ class Plan:
             times=tuple(times),
             reached=reached,
         )
+
+
+def _concerns(policy: str, of: NamedTrace) -> bool:
+    """Whether a policy is meant for such a task."""
+    if policy == ENDS_POOR:
+        return of.name.startswith(SCHEDULES)
+    return policy != ONCE or of.kind == "rl"
 
 
 FULL = Plan(orders=25, slots=(4, 8, 16), trials=100, policies=(*POLICIES, ORACLE))
