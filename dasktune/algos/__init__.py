@@ -8,6 +8,7 @@ from dasktune.algos.auto import Auto
 from dasktune.algos.bandit import Bandit
 from dasktune.algos.base import Tuner
 from dasktune.algos.early_term import EarlyTerm
+from dasktune.algos.freeze_thaw import FreezeThaw
 from dasktune.algos.grid import Grid
 from dasktune.algos.hyperband import AsyncHyperband, Hyperband
 from dasktune.algos.milestones import Milestones
@@ -28,6 +29,7 @@ __all__ = [
     "Auto",
     "Bandit",
     "EarlyTerm",
+    "FreezeThaw",
     "Grid",
     "Hyperband",
     "MedianStopping",

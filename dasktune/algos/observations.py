@@ -132,15 +132,15 @@ class Observations:
 
     def report(self, trial: int, step: Step, losses: Losses) -> None:
         """Add a report of a trial."""
-        self._report(self._of(trial), step, losses)
+        self._report(self.of(trial), step, losses)
 
     def fail(self, trial: int) -> None:
         """Mark a trial as failed: it reports no more."""
-        self._of(trial).failed = True
+        self.of(trial).failed = True
 
     def retry(self, trial: int) -> None:
         """Mark a failed trial as under way again."""
-        self._of(trial).failed = False
+        self.of(trial).failed = False
 
     def level(self, at_least: int = 0) -> Step | None:
         """Return the step at which trials are compared.
@@ -180,7 +180,8 @@ class Observations:
             _outcome(each, losses, worst) for each, losses in zip(self.trials, shown, strict=True)
         ]
 
-    def _of(self, trial: int) -> Observed:
+    def of(self, trial: int) -> Observed:
+        """Return the observations of a trial that was proposed."""
         if trial not in self._places:
             raise InternalError(f"trial {trial} has a report, and was never proposed")
         return self.trials[self._places[trial]]

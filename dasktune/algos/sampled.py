@@ -247,6 +247,11 @@ class SampledTuner(Tuner):
             proposal = {"point": queued}
         else:
             proposal = self.source.propose(trial)
+        return self.take(proposal)
+
+    def take(self, proposal: Proposal) -> Register:
+        """Return the next trial, from a proposal."""
+        trial = self.registered
         configuration = self.source.accept(trial, proposal)
         check_horizon((configuration,), self.max_steps)
         if self.source.logged:

@@ -133,8 +133,9 @@ def test_tuner_names_take_dashes_and_arguments_take_none(trace: Path) -> None:
     found = document(
         *(trace, "--metric", "loss", "--orders", 1, "--trials", 4, "--target", 0.3),
         *("--tuner", "async-hyperband", "--tuner", "pop:bounds=[0,None]:predictor=Persistence"),
+        *("--tuner", "freeze-thaw:budget=60"),
     )
-    assert len(found["tuners"]) == 2
+    assert len(found["tuners"]) == 3
     assert "AsyncHyperband" in command(trace, "--metric", "loss", "--tuner", "hyper-band-2").output
 
 

@@ -172,7 +172,7 @@ def tuner_of_before(name: str) -> dt.algos.Tuner:
 
 def test_every_tuner_is_among_the_cases() -> None:
     classes = {type(make()).__name__ for make in cases.TUNERS.values()}
-    assert classes == set(dt.algos.__all__) - {"Tuner", "Auto"}  # Auto is newer
+    assert classes == set(dt.algos.__all__) - {"Tuner", "Auto", "FreezeThaw"}  # newer
 
 
 @pytest.mark.parametrize("name", cases.TUNERS)

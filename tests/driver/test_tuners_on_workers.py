@@ -84,6 +84,7 @@ TUNERS = {
     "Hyperband": lambda: dt.algos.Hyperband(SPACE, trials=14, max_steps=8, eta=2),
     "AsyncHyperband": lambda: dt.algos.AsyncHyperband(SPACE, trials=14, max_steps=8, eta=2),
     "Auto": lambda: dt.algos.Auto(SPACE, budget=60, max_steps=8, eta=2),
+    "FreezeThaw": lambda: dt.algos.FreezeThaw(SPACE, budget=50, max_steps=8),
     "StoppingASHA": lambda: dt.algos.StoppingASHA(SPACE, trials=12, max_steps=8, eta=2),
     "MedianStopping": lambda: dt.algos.MedianStopping(SPACE, trials=8, max_steps=8, every=2),
     "Bandit": lambda: dt.algos.Bandit(SPACE, trials=8, max_steps=8, every=2),

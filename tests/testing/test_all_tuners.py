@@ -14,6 +14,7 @@ from dasktune.algos.bandit import Bandit
 from dasktune.algos.branching import Branching
 from dasktune.algos.curves import Persistence
 from dasktune.algos.early_term import EarlyTerm
+from dasktune.algos.freeze_thaw import FreezeThaw
 from dasktune.algos.hyperband import AsyncHyperband, Hyperband
 from dasktune.algos.milestones import Milestones
 from dasktune.algos.optuna_sampler import OptunaSource
@@ -401,3 +402,12 @@ class TestPOPByBranching(CostlyConformance):
 class TestPBTByBranching(CostlyConformance):
     def make(self, seed: int) -> Tuner:
         return PBT(SPACE, population=5, max_steps=12, every=4, seed=seed, sampler=branching())
+
+
+class TestFreezeThaw(CostlyConformance):
+    # The model decides who goes on, not the loss alone.
+    ranks = False
+    promotes = True
+
+    def make(self, seed: int) -> Tuner:
+        return FreezeThaw(SPACE, budget=40, max_steps=9, seed=seed)

@@ -3,19 +3,58 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from dasktune.space import Choice, Drawing, Float, Int
+from dasktune.space import Choice, Configuration, Drawing, Float, Int
+from dasktune.space.define_by_run import SpaceLike
 from dasktune.types import Value
+
+DRAWN: Final = 128
+"""Candidates that are drawn from the whole space for a proposal."""
+
+CHANGED: Final = 128
+"""Candidates that are changes of known trials."""
+
+BASES: Final = 12
+"""Best trials that candidates change; half of the changes are of any trial."""
 
 LOCAL: Final = 0.5
 """Probability that a changed number stays near the old one."""
 
 NEAR: Final = 0.1
 """Standard deviation of such a change, as a part of the range."""
+
+
+def different(
+    space: SpaceLike,
+    drawn: Configuration,
+    best_first: Sequence[Mapping[str, Value]],
+    rng: np.random.Generator,
+) -> Iterable[Configuration]:
+    """Return different candidates, those from the whole space first.
+
+    Parameters
+    ----------
+    space
+        The space.
+    drawn
+        The first candidate.
+    best_first
+        Points of known trials, those with the least losses first.
+    rng
+        The generator of the draws.
+    """
+    every = [drawn, *(space.pick(Drawing(rng)) for _ in range(DRAWN - 1))]
+    for place in range(CHANGED if best_first else 0):
+        among = best_first[:BASES] if place % 2 else best_first
+        base = among[int(rng.integers(len(among)))]
+        count = min(len(base), 1 + int(rng.random() < 0.3))
+        changed = frozenset(map(str, rng.choice([*base], count, replace=False)))
+        every.append(space.pick(Changing(base, changed, rng)))
+    return {tuple(each.point.items()): each for each in every}.values()
 
 
 class Changing:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from statistics import NormalDist
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dasktune.algos.base import Proposal
-from dasktune.algos.branching import gaussian_process
-from dasktune.algos.branching.candidates import Changing
+from dasktune.algos.branching.candidates import different
+from dasktune.algos.branching.model import improvements
 from dasktune.algos.branching.price import Prices
-from dasktune.algos.branching.values import distances
 from dasktune.algos.observations import Observed
 from dasktune.algos.observing import ObservingSource
 from dasktune.algos.samplers import Sampler
@@ -22,28 +18,11 @@ from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant
 from dasktune.sequences import Sequence as ValueSequence
 from dasktune.sequences.values import Arguments
-from dasktune.space import Branch, Choice, Configuration, Domain, Drawing, Family, Space
+from dasktune.space import Branch, Choice, Domain, Drawing, Family, Space
 from dasktune.space.define_by_run import SpaceLike
 from dasktune.types import Step, TrialState
 
 Array = NDArray[Any]
-
-DRAWN: Final = 128
-"""Candidates that are drawn from the whole space for a proposal."""
-
-CHANGED: Final = 128
-"""Candidates that are changes of known trials."""
-
-BASES: Final = 12
-"""Best trials that candidates change; half of the changes are of any trial."""
-
-MOST: Final = 96
-"""Most observations of the model: the best half, and the newest."""
-
-MOST_PENDING: Final = 30
-"""Most trials without a report that the model knows, the newest; see `gaussian_process`."""
-
-_NORMAL: Final = NormalDist()
 
 
 class Branching(Sampler):
@@ -178,14 +157,20 @@ class BranchingSource(ObservingSource):
         earlier = max((step for each in known for step in each.losses), default=1)
         level = self._observed.level(self._startup) or earlier
         self._store()
+        best_first = [known[place].point for place in np.argsort(losses, kind="stable")]
         candidates = [
             (each, price)
-            for each in self._candidates(drawn, known, losses, rng)
+            for each in different(self._space, drawn, best_first, rng)
             if (price := self._prices.price(each.sequences, level))
         ]
         if not candidates:
             return {"point": dict(drawn.point)}
-        improvement = self._improvement(known, losses, pending, [c for c, _ in candidates], level)
+        improvement = improvements(
+            [(each.sequences, level) for each in known],
+            losses,
+            [(each.sequences, level) for each in pending],
+            [(each.sequences, level) for each, _ in candidates],
+        )
         prices = np.array([price for _, price in candidates], float)
         ignores = self._ignores_prices(level)
         best = int(np.argmax(improvement if ignores else improvement / prices))
@@ -224,81 +209,3 @@ class BranchingSource(ObservingSource):
         for number, each in own:
             if each.losses or not each.failed:
                 self._prices.store(number, each.sequences, max(each.losses, default=first))
-
-    def _candidates(
-        self,
-        drawn: Configuration,
-        known: Sequence[Observed],
-        losses: Sequence[float],
-        rng: np.random.Generator,
-    ) -> Iterable[Configuration]:
-        """Return different candidates, those from the whole space first."""
-        every = [drawn, *(self._space.pick(Drawing(rng)) for _ in range(DRAWN - 1))]
-        order = np.argsort(losses, kind="stable")
-        for place in range(CHANGED):
-            among = order[:BASES] if place % 2 else order
-            base = known[int(rng.choice(among))].point
-            names = [*base]
-            count = min(len(names), 1 + int(rng.random() < 0.3))
-            changed = frozenset(map(str, rng.choice(names, count, replace=False)))
-            every.append(self._space.pick(Changing(base, changed, rng)))
-        return {tuple(each.point.items()): each for each in every}.values()
-
-    def _improvement(
-        self,
-        known: Sequence[Observed],
-        losses: Sequence[float],
-        pending: Sequence[Observed],
-        candidates: Sequence[Configuration],
-        level: Step,
-    ) -> Array:
-        """Return the expected improvement of each candidate, in units of the ranks' normal."""
-        kept = _most_useful(losses)
-        values = normal_scores([losses[place] for place in kept])
-        seen = [*(known[place] for place in kept), *pending[-MOST_PENDING:]]
-        compared = [*(each.sequences for each in seen), *(each.sequences for each in candidates)]
-        squared = distances(compared, len(seen), level)
-        count = len(kept)
-        parameters = gaussian_process.fitted(squared[:, :count, :count], values)
-        means, deviations = gaussian_process.predicted(squared, values, parameters)
-        best = float(means[:count].min())
-        return expected_improvement(best, means[len(seen) :], deviations[len(seen) :])
-
-
-def _most_useful(losses: Sequence[float]) -> list[int]:
-    """Return the places of the observations of the model, ascending."""
-    if len(losses) <= MOST:
-        return [*range(len(losses))]
-    best = np.argsort(losses, kind="stable")[: MOST // 2].tolist()
-    others = [place for place in range(len(losses)) if place not in set(best)]
-    return sorted([*best, *others[-(MOST - MOST // 2) :]])
-
-
-def normal_scores(losses: Sequence[float]) -> Array:
-    """Return losses as quantiles of a normal distribution, by their mean ranks.
-
-    Examples
-    --------
-    >>> normal_scores([3.0, 1.0, 900.0]).round(2).tolist()
-    [0.0, -0.97, 0.97]
-    """
-    ordered = np.sort(losses)
-    low = np.searchsorted(ordered, losses, side="left")
-    high = np.searchsorted(ordered, losses, side="right")
-    shares = (low + high) / 2 / len(ordered)
-    return np.array([_NORMAL.inv_cdf(share) for share in shares])
-
-
-def expected_improvement(best: float, means: Array, deviations: Array) -> Array:
-    """Return how far each value will lie below `best` in the mean, where it does.
-
-    References
-    ----------
-    Jones, Schonlau and Welch, "Efficient Global Optimization of Expensive Black-Box
-    Functions", equation 15.
-    """
-    z = (best - means) / deviations
-    below = np.array([0.5 * math.erfc(-each / math.sqrt(2)) for each in z])
-    density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-    improvement: Array = (best - means) * below + deviations * density
-    return np.maximum(improvement, 1e-300)

@@ -19,51 +19,60 @@ _DECADE: Final = 10.0
 """Positive numbers that differ by this factor are compared by their logarithms."""
 
 
-def compared_steps(until: Step) -> list[Step]:
-    """Return the steps before `until` at which values are compared.
+State = tuple[Sequences, Step]
+"""A configuration after so many steps of its training."""
+
+
+def compared_steps(until: Step, count: int) -> list[Step]:
+    """Return `count` steps before `until` at which values are compared, evenly spread.
 
     Examples
     --------
-    >>> compared_steps(3)
-    [0, 1, 2]
-    >>> compared_steps(48)[:4]
-    [1, 3, 5, 7]
+    >>> compared_steps(3, 3), compared_steps(48, 4), compared_steps(2, 4)
+    ([0, 1, 2], [6, 18, 30, 42], [0, 0, 1, 1])
     """
-    count = min(until, MOST_STEPS)
     return [(2 * place + 1) * until // (2 * count) for place in range(count)]
 
 
-def distances(configurations: Sequence[Sequences], first: int, until: Step) -> Array:
-    """Return the squared distances of configurations, early and late, by hyper-parameter.
+def distances(states: Sequence[State], first: int) -> Array:
+    """Return the squared distances of states, early and late, by hyper-parameter.
 
-    Numbers go from 0 to 1 between the smallest and the largest, in the logarithm where they
-    are positive and span a factor of 10. Any other values, and one that is missing, have the
-    distance 1 from all others.
+    Of each state the values before its step count: those at the same part of its training
+    are compared. Numbers go from 0 to 1 between the smallest and the largest, in the logarithm
+    where they are positive and span a factor of 10. Any other values, and one that is
+    missing, have the distance 1 from all others.
 
     Parameters
     ----------
-    configurations
-        The ``n`` configurations.
+    states
+        The ``n`` states.
     first
         From so many of them the distances to all are returned.
-    until
-        Values before this step count.
 
     Returns
     -------
     ``(parts, first, n)``: mean squared distances in the first and in the second half of the
-    steps, of each hyper-parameter that differs there.
+    steps, of each hyper-parameter that differs there; and that of their numbers of
+    steps, if they differ.
     """
-    steps = compared_steps(until)
-    halves = [part for part in (steps[: len(steps) // 2], steps[len(steps) // 2 :]) if part]
-    names = sorted({name for each in configurations for name in each})
+    count = min(max(until for _, until in states), MOST_STEPS)
+    steps = [compared_steps(until, count) for _, until in states]
+    halves = [slice(0, count // 2), slice(count // 2, count)][count == 1 :]
+    names = sorted({name for sequences, _ in states for name in sequences})
     parts = [
         squared
         for name in names
         for half in halves
-        for squared in _squared([_values(each, name, half) for each in configurations], first)
+        for squared in _squared(
+            [
+                _values(sequences, name, at[half])
+                for (sequences, _), at in zip(states, steps, strict=True)
+            ],
+            first,
+        )
     ]
-    return np.array(parts).reshape(-1, first, len(configurations))
+    parts += _squared([[until] for _, until in states], first)
+    return np.array(parts).reshape(-1, first, len(states))
 
 
 def _values(sequences: Sequences, name: str, steps: list[Step]) -> list[Value]:

@@ -6,7 +6,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dasktune.algos.branching import gaussian_process
-from dasktune.algos.branching.sampler import MOST, MOST_PENDING
+from dasktune.algos.branching.model import MOST, MOST_PENDING
 
 
 def squared(points: np.ndarray, first: int) -> np.ndarray:

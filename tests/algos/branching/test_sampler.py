@@ -13,7 +13,9 @@ import pytest
 import dasktune as dt
 from dasktune.algos import Random
 from dasktune.algos.base import Proposal
-from dasktune.algos.branching.sampler import Branching, BranchingSource, expected_improvement
+from dasktune.algos.branching import sampler
+from dasktune.algos.branching.model import expected_improvement
+from dasktune.algos.branching.sampler import Branching, BranchingSource
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, MultiStep, Piecewise
 from dasktune.space import Branch, DefinedByRun, Family, Float, Space
@@ -35,14 +37,20 @@ def loss_of(sequences: Sequences) -> float:
 def played(trials: int, **arguments: Any) -> tuple[BranchingSource, list[int], list[Proposal]]:
     """Return a source after so many trials, the prices of its proposals, and the proposals."""
     source = Branching(**arguments).source(SPACE, 7)
-    prices, proposals = [], []
+    return source, *gone_on(source, trials)
+
+
+def gone_on(source: BranchingSource, trials: int) -> tuple[list[int], list[Proposal]]:
+    """Return the prices of so many proposals of a source, and the proposals."""
+    prices: list[int] = []
+    proposals: list[Proposal] = []
     for trial in range(trials):
         proposal = source.propose(trial)
         sequences = source.accept(trial, proposal).sequences
         prices.append(source._prices.price(sequences, STEPS))
         proposals.append(json.loads(json.dumps(proposal)))
         source.observe(trial, STEPS, (loss_of(sequences),))
-    return source, prices, proposals
+    return prices, proposals
 
 
 def test_proposals_cost_less_than_those_that_ignore_prices() -> None:
@@ -57,13 +65,14 @@ def test_part_of_the_steps_ignores_prices(
 ) -> None:
     """Where all candidates are equally promising, a proposal that knows prices is the cheapest."""
 
-    def equal(self: BranchingSource, *arguments: Any) -> Any:
-        candidates = arguments[3]
-        prices = [self._prices.price(each.sequences, STEPS) for each in candidates]
+    source = Branching(explore=explore, startup=startup).source(SPACE, 7)
+
+    def equal(*arguments: Any) -> Any:
+        prices = [source._prices.price(*state) for state in arguments[3]]
         return np.array([1.0 + 0.001 * (price == STEPS) for price in prices])
 
-    monkeypatch.setattr(BranchingSource, "_improvement", equal)
-    _, prices, _ = played(20, explore=explore, startup=startup)
+    monkeypatch.setattr(sampler, "improvements", equal)
+    prices, _ = gone_on(source, 20)
     steps = of_trunks = startup * STEPS
     for price in prices[startup:]:
         assert (price == STEPS) == (of_trunks <= explore * steps)

@@ -11,7 +11,7 @@ LATE = MultiStep(1.0, [6], gamma=0.01)
 
 
 def between(*sequences: Sequence, until: int = 8) -> np.ndarray:
-    return distances([{"x": each} for each in sequences], len(sequences), until)
+    return distances([({"x": each}, until) for each in sequences], len(sequences))
 
 
 def test_distances_of_late_changes_are_in_the_second_half() -> None:
@@ -38,7 +38,7 @@ def test_texts_booleans_and_missing_values_are_unlike() -> None:
         {},
         {"act": Constant(1)},
     ]
-    early, _ = distances(rows, 5, 4)
+    early, _ = distances([(row, 4) for row in rows], 5)
     assert np.array_equal(early, 1.0 - np.eye(5))
 
 
@@ -47,7 +47,7 @@ def test_constants_alike_have_no_part() -> None:
 
 
 def test_compared_steps_of_long_trials_are_few() -> None:
-    steps = compared_steps(10_000_000)
+    steps = compared_steps(10_000_000, 24)
     assert len(steps) == 24
     assert steps == sorted(set(steps))
     assert steps[-1] < 10_000_000
