@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from dasktune.algos.base import Proposal
 from dasktune.algos.branching.continuing import ContinuingSource
@@ -14,7 +14,10 @@ from dasktune.sequences.values import Arguments
 from dasktune.space import Space
 from dasktune.types import Decision, Extend, Finish, Report, Step
 
-NOTHING: Proposal = {"trial": None}
+RUNGS: Final = 3
+"""Rungs where no minimum says how many: a trial is paused twice before its end."""
+
+NOTHING: Final[Proposal] = {"trial": None}
 """The proposal in the event log where nothing can be trained any more."""
 
 
@@ -56,7 +59,7 @@ class FreezeThaw(SampledTuner):
     max_steps
         The step that the best trials are trained to.
     min_steps
-        The first rung; None if it follows from `max_steps`.
+        The first rung; None if there are three, so a quarter of `max_steps` with eta 2.
     eta
         The factor between two rungs.
     explore
@@ -83,7 +86,7 @@ class FreezeThaw(SampledTuner):
     >>> decays = dt.Family(MultiStep, init=[0.1, 0.3], milestones=[[30], [45]], gamma=0.1)
     >>> tuner = FreezeThaw(dt.Space(lr=decays), budget=200, max_steps=60)
     >>> tuner.steps
-    (3, 7, 15, 30, 60)
+    (15, 30, 60)
     >>> ran = dt.simulate(tuner, lambda values, step: values["lr"] / step)
     >>> ran.summary()["steps_executed"] <= 200
     True
@@ -131,7 +134,7 @@ class FreezeThaw(SampledTuner):
         if not check.problems:
             _check(check, options, size.max_steps)
         check.refuse()
-        self.steps = rungs(size.max_steps, options.min_steps, options.eta)
+        self.steps = rungs(size.max_steps, options.min_steps, options.eta, RUNGS)
         """The rungs."""
         source = ContinuingSource(
             space, size.seed, startup=options.startup, max_steps=size.max_steps
@@ -147,6 +150,11 @@ class FreezeThaw(SampledTuner):
         """Tell the source which steps are trained."""
         for trial, step in self._reached.items():
             self.source.train(trial, step)
+
+    @property
+    def most_steps(self) -> Step:
+        """The budget."""
+        return self.options.budget
 
     def ask(self, capacity: int) -> list[Decision]:
         """Return the most promising training for each free worker."""

@@ -140,7 +140,7 @@ def test_freeze_thaw_takes_queued_points_first() -> None:
     register, extend = first.ask(1)
     assert isinstance(register, Register)
     assert register.sequences["lr"] == Constant(0.5)
-    assert extend == Extend(trial=0, until=1, priority=-1)
+    assert extend == Extend(trial=0, until=6, priority=-1)
 
 
 @pytest.mark.parametrize(

@@ -311,7 +311,7 @@ def test_branching_counts_the_steps_of_a_search_by_hand(load: Any) -> None:
     task = branching.Task(
         name="drops",
         space=space,
-        value=lambda sequences: -1.0 if sequences["lr"](0) == 1.0 else 1.0,
+        value=lambda sequences, step: -1.0 if sequences["lr"](0) == 1.0 else 1.0,
         steps=10,
         trials=50,
         target=1.0,
