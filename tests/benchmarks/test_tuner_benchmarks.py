@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -318,6 +319,10 @@ def test_branching_counts_the_steps_of_a_search_by_hand(load: Any) -> None:
     )
     order = branching.search(task, "grid", 0)
     assert (order.merged, order.alone, order.trials, order.reached) == (24, 30, 3, True)
+    paused = branching.search_by(task, dt.algos.Grid(space, max_steps=10))
+    assert (paused.merged, paused.trials, paused.reached) == (24, 3, True)
+    hopeless = replace(task, target=2.0)
+    assert branching.search_by(hopeless, dt.algos.Grid(space, max_steps=10)).merged == 500
 
 
 def test_branching_needs_the_recorded_trials(tmp_path: Path) -> None:
