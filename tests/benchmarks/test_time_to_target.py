@@ -142,6 +142,33 @@ def test_ratios_are_pops_times_over_others(timing: ModuleType) -> None:
     assert found[2].spread == 1.0
 
 
+def test_interval_of_equal_ratios_is_their_value(timing: ModuleType) -> None:
+    def line(task: str, policy: str, *times: float) -> object:
+        more = {"kind": "rl", "share": 0.04, "slots": 4, "reached": len(times)}
+        return timing.Line(task=task, policy=policy, times=times, **more)
+
+    lines = [
+        line(task, policy, *times)
+        for task, policy, times in (
+            ("rl a", "POP", (0.1, 0.2)),
+            ("rl a", "Default", (0.2, 0.4)),
+            ("rl b", "POP", (0.3, 0.1, 0.2)),
+            ("rl b", "Default", (0.6, 0.2, 0.4)),
+        )
+    ]
+    figures = {each.name: each for each in timing.figures(timing.ratios(lines))}
+    note = figures["rl: POP's median time to target over Default's"].note
+    assert note.startswith("2.00 times as fast (2.00 to 2.00)")
+
+
+def test_rows_of_papers_are_figures_of_the_benchmark(timing: ModuleType) -> None:
+    papers = importlib.import_module("papers")
+    names = {
+        f"{kind}: POP's {of} time to target over {policy}'s" for kind, of, policy in timing.BOUNDS
+    }
+    assert {row.name for row in papers.WITH_DATA} <= names
+
+
 @pytest.mark.process
 def test_it_runs_as_users_run_it(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
