@@ -27,6 +27,7 @@ import pytest
 from distributed import Client, LocalCluster
 from distributed.comm import core
 
+from dasktune.cluster.fork_server import SWITCH as FORK_SWITCH
 from dasktune.cluster.local import local_client
 from dasktune.driver.retention.kept_ends import SWITCH as OMIT_SWITCH
 from dasktune.trainer.check_switch import SWITCH
@@ -51,6 +52,9 @@ os.environ[SWITCH] = "off"
 
 # Toy trainers train faster than they save; tests that look into their stores need all states.
 os.environ[OMIT_SWITCH] = "off"
+
+# Tests fork their processes from a server of their own (`tests.forked`).
+os.environ[FORK_SWITCH] = "off"
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 

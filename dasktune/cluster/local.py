@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from multiprocessing import resource_tracker
 from typing import Any
 
 import dask
+import distributed.utils
 from distributed import Client, LocalCluster, Nanny
 
+from dasktune.cluster import fork_server
 from dasktune.errors import ClusterError, ConfigurationError, refuse
 from dasktune.worker.gpus import VISIBLE, shared_out, sharing_problems, visible_gpus
 from dasktune.worker.sharing import SHARED_DEVICE
@@ -25,16 +25,16 @@ LOCAL_SETTINGS = {
     "distributed.scheduler.no-workers-timeout": "60s",
     "distributed.scheduler.worker-ttl": "60s",
     "distributed.admin.tick.limit": "30s",
-    # Dask's own value gives freed memory back at once: tensors of every step are then new
-    # pages, and a third of the time of small networks goes there.
-    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**28,
-    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 2**28,
-    # Or a script that asks at its top whether there is a GPU settles, in each worker that
-    # reads it, which ones torch sees there: before the worker is told which are its own.
-    "distributed.nanny.pre-spawn-environ.PYTORCH_NVML_BASED_CUDA_CHECK": 1,
+    **{
+        f"distributed.nanny.pre-spawn-environ.{name}": value
+        for name, value in fork_server.OWN_ENVIRONMENT.items()
+    },
 }
 """Data loaders may have processes, and Dask neither moves nor repeats a stage by itself."""
 
+
+METHOD = "distributed.worker.multiprocessing-method"
+"""Dask's setting: how the processes of workers are started."""
 
 _NANNY = logging.getLogger("distributed.nanny")
 
@@ -98,14 +98,42 @@ def local_client(
     with tempfile.TemporaryDirectory(prefix="dasktune-") as scratch:
         settings = {**LOCAL_SETTINGS, "temporary-directory": scratch}
         with dask.config.set(settings), ExitStack() as stack:
+            if not gpus_per_worker:
+                keywords |= stack.enter_context(_forked_workers())
             stack.callback(_NANNY.setLevel, _NANNY.level)
-            with _ctrl_c_held_back():
+            with fork_server.ctrl_c_held_back():
                 cluster = stack.enter_context(_cluster(count, **keywords))
             client = stack.enter_context(Client(cluster))
             client.run(_say_only_what_is_grave)
             # All is saved when a run ends: that a process is slow to end then is no news.
             stack.callback(_NANNY.setLevel, logging.ERROR)
             yield client
+
+
+@contextmanager
+def _forked_workers() -> Iterator[dict[str, Any]]:
+    """Have workers forked while this lasts, if they can be; give keywords for the cluster.
+
+    They get the variables of this process: those that it had when the server began may be others.
+    """
+    fork_server.start()
+    needed = _pre_spawn_environment()
+    if dask.config.get(METHOD) != "spawn" or not fork_server.serves(needed):
+        yield {}
+        return
+    distributed.utils._forkserver_preload_set = True  # else pandas is imported here, too
+    with dask.config.set({METHOD: "forkserver"}):
+        yield {"env": {name: os.environ[name] for name in os.environ.keys() - needed.keys()}}
+
+
+def _pre_spawn_environment() -> dict[str, str]:
+    """Return the variables that Dask sets before it starts a worker."""
+    settings = dask.config.get("distributed.nanny.pre-spawn-environ")
+    return {
+        name: os.environ.get(name, str(value))
+        for name, value in settings.items()
+        if value is not None
+    }
 
 
 def _say_only_what_is_grave() -> None:
@@ -132,25 +160,6 @@ def _cluster(workers: int, **keywords: Any) -> LocalCluster:
             f"local workers could not be started: {error} If a script runs its study outside "
             "`if __name__ == '__main__':`, move it there: each worker process reads the script, too"
         ) from error
-
-
-@contextmanager
-def _ctrl_c_held_back() -> Iterator[None]:
-    """Hold SIGINT back: from this thread for a while, from what is started here for good.
-
-    A terminal sends it to all its processes, and workers must live on to save what they
-    have. Threads and processes take over the signal mask of the thread that starts them.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    # Would be started with the first worker, and lifts the mask for it (Python 3.11).
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def available_cores() -> int:

@@ -19,6 +19,7 @@ from dasktune.algos.fixed import SingleTrial
 from dasktune.algos.forest.ranks import lines_of
 from dasktune.algos.sampled import SampledTuner
 from dasktune.algos.stopping import beyond_bounds
+from dasktune.cluster import fork_server
 from dasktune.driver.audit_notes import AuditDifferenceError, AuditFailure, figures_of
 from dasktune.driver.history import TunerPlace
 from dasktune.driver.interrupt import interruptible
@@ -266,8 +267,11 @@ class Optimizer:
                 first = self._take_over(tuner, first)
                 place = self._with_again(first.place)
                 self._again = {}
-                if client is None and (problem := guard_problem()):
-                    raise ConfigurationError(problem)
+                if client is None:
+                    if problem := guard_problem():
+                        raise ConfigurationError(problem)
+                    if not gpus:
+                        fork_server.start()
                 is_checked = is_unchecked and check and checks_are_on()
                 known = self._known_trials(place.tuner, limits) if is_checked else None
                 try:

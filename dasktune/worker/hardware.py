@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from dask.system import CPU_COUNT
-from distributed.system import MEMORY_LIMIT
-
 from dasktune.errors import shown
 from dasktune.needs import LABELS, TAG_RESOURCE, is_label
 from dasktune.worker.gpus import Gpu, gpu_of, has_gpus_of_its_own, visible_gpus
@@ -141,10 +138,13 @@ class Hardware:
 def hardware_of(resources: Mapping[str, float]) -> Hardware:
     """Return the hardware of this process as the worker with these Dask resources uses it.
 
-    It loads no other package and starts no CUDA: NVIDIA's driver is asked itself.
+    It loads no package but Dask and starts no CUDA: NVIDIA's driver is asked itself.
     """
     amount = resources.get("GPU", 0.0) or float(has_gpus_of_its_own())
     seen = visible_gpus() if amount else ()
+    from dask.system import CPU_COUNT
+    from distributed.system import MEMORY_LIMIT
+
     return Hardware(
         cpu=_cpu_model(),
         architecture=platform.machine(),
