@@ -7,22 +7,24 @@ process, from its start to its end, imports and the start of the same local clus
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from figures import Figure, main
-from pairs import Pair, released
+from pairs import Pair, Run, released
 
 WORKERS = 2
 IN_FLIGHT = 4
@@ -32,6 +34,9 @@ ROUNDS = 5
 SHORT_ROUNDS = 1
 CONTESTANT_OPTION = "--contestant"
 STEP_SECONDS = 0.002
+SET_CHILD_SUBREAPER = 36
+"""Of `prctl` of Linux."""
+
 RELEASED = Path(__file__).with_name("overhead.json")
 """The figures of the last release; `--json` on its machine writes them anew."""
 
@@ -45,7 +50,7 @@ class Work:
     name
         In words, with the number of trials in place of {trials}.
     trials, short
-        Number of trials; and in a short version.
+        Number of trials; and in a short version, None if that leaves it out.
     steps
         Of each trial.
     bound
@@ -54,57 +59,41 @@ class Work:
 
     name: str
     trials: int
-    short: int
+    short: int | None
     steps: int
     bound: float | None
 
 
 WORKS = {
-    "few": Work(name="{trials} no-op trials", trials=500, short=20, steps=1, bound=1.4),
-    "many": Work(name="{trials} no-op trials", trials=2000, short=40, steps=1, bound=1.4),
+    "few": Work(name="{trials} no-op trials", trials=500, short=None, steps=1, bound=1.4),
+    "many": Work(name="{trials} no-op trials", trials=2000, short=None, steps=1, bound=1.4),
     "tree": Work(
-        name="{trials} schedules of 2 ms a step", trials=144, short=144, steps=120, bound=None
+        name="{trials} schedules of 2 ms a step", trials=144, short=None, steps=120, bound=None
     ),
     "reports": Work(
-        name="{trials} trials of many reports", trials=16, short=4, steps=1000, bound=1.5
+        name="{trials} trials of many reports", trials=16, short=None, steps=1000, bound=1.5
     ),
     "start": Work(name="start to first step", trials=1, short=1, steps=1, bound=1.3),
 }
-SHORT_STEPS = 12
 
 
 def measure(short: bool) -> list[Figure]:
     """Run dasktune and bare Dask in turns, then once every other tuner that is installed."""
     figures = []
-    before = released(RELEASED)
+    before = {} if short else released(RELEASED)
+    rounds = SHORT_ROUNDS if short else ROUNDS
     for work, what in WORKS.items():
-        trials, steps = (
-            (what.short, min(what.steps, SHORT_STEPS))
-            if short
-            else (
-                what.trials,
-                what.steps,
-            )
-        )
-        pair = Pair.of(
-            lambda bare, work=work, trials=trials, steps=steps: _run(
-                "distributed" if bare else "dasktune", work, trials, steps
-            ),
-            rounds=SHORT_ROUNDS if short else ROUNDS,
-        )
-        title = what.name.format(trials=trials)
-        figures += pair.figures(f"dasktune, {title}, over bare Dask", what.bound, before)
+        trials = what.short if short else what.trials
+        if trials is None:
+            continue
+        title = f"dasktune, {what.name.format(trials=trials)}, over"
+        pair = Pair.of(_runs("distributed", work, trials, what.steps), rounds=rounds)
+        figures += pair.figures(f"{title} bare Dask", what.bound, before)
         if work == "tree":
-            by_hand = Pair.of(
-                lambda bare, work=work, trials=trials, steps=steps: _run(
-                    "distributed-tree" if bare else "dasktune", work, trials, steps
-                ),
-                rounds=SHORT_ROUNDS if short else ROUNDS,
-            )
-            name = f"dasktune, {title}, over a hand-made tree on Dask"
-            figures += by_hand.figures(name, None if short else 1.0, before)
+            pair = Pair.of(_runs("distributed-tree", work, trials, what.steps), rounds=rounds)
+            figures += pair.figures(f"{title} a hand-made tree on Dask", 1.0, before)
     for name in filter(_is_installed, OTHERS):
-        trials = WORKS["few"].short if short else WORKS["few"].trials
+        trials = 20 if short else WORKS["few"].trials
         seconds, cpu_seconds = _run(name, "few", trials, 1)
         note = f"{seconds:.2f} s, CPU {cpu_seconds:.2f} s, once; {OTHERS[name]}"
         figures.append(
@@ -113,29 +102,49 @@ def measure(short: bool) -> list[Figure]:
     return figures
 
 
+def _runs(baseline: str, work: str, trials: int, steps: int) -> Run:
+    """Return a function that runs the baseline (True) or dasktune on a work."""
+    return lambda is_baseline: _run(baseline if is_baseline else "dasktune", work, trials, steps)
+
+
 def _is_installed(name: str) -> bool:
     return importlib.util.find_spec(name.partition("-")[0]) is not None
 
 
 def _run(name: str, work: str, trials: int, steps: int) -> tuple[float, float]:
     """Return how long a contestant's process lives, or until its first step; and its CPU time."""
+    _adopt_orphans()
     with tempfile.TemporaryDirectory() as folder:
         asked = json.dumps({"name": name, "work": work, "trials": trials, "steps": steps})
         command = [sys.executable, __file__, CONTESTANT_OPTION, asked, folder]
         output = Path(folder) / "output"
-        began = time.time()
+        began, before = time.time(), _cpu_seconds()
         with output.open("wb") as file:
             process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-            _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+            process.wait()
         seconds = time.time() - began
+        with suppress(ChildProcessError):
+            while True:  # until none is left that it has started
+                os.waitpid(-1, 0)
+        cpu_seconds = _cpu_seconds() - before
         first = Path(folder) / "first-step"
         if work == "start":
             seconds = float(first.read_text()) - began if first.exists() else float("nan")
         text = output.read_text()
     if process.returncode or text.split()[-1:] != [str(trials)]:
         raise RuntimeError(f"{name} must finish {trials} trials:\n{text}")
-    return seconds, usage.ru_utime + usage.ru_stime
+    return seconds, cpu_seconds
+
+
+def _adopt_orphans() -> None:
+    """Have what a contestant leaves behind end as a child of this process: its time counts, too."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 # ------------------------------------------------------------------------- bare Dask

@@ -51,7 +51,7 @@ class Pair:
                 f"{median(other):.2f} s and {median(base):.2f} s"
             )
             if title in released:
-                note += f"; {median(ratios) / released[title]:.2f} of the last release's"
+                note += f"; the last release had {released[title]:.2f}"
             figures.append(
                 Figure(name=title, value=median(ratios), unit="x", at_most=limit, note=note)
             )

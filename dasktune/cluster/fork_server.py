@@ -70,7 +70,7 @@ def start() -> None:
 
 
 def serves(environment: Mapping[str, str]) -> bool:
-    """Return whether workers can be forked that need these variables from their start on."""
+    """Return whether workers of the server have these variables from their start on."""
     return bool(_STARTED) and {**_STARTED, **environment} == _STARTED
 
 

@@ -1,6 +1,6 @@
-"""What the fork server imports last: what makes its workers as new interpreters are.
+"""The last import of the fork server: it makes its workers like new interpreters.
 
-It must be imported nowhere else.
+Nothing else may import it.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ MODULES = (
     "spaces",
     "trainers",
     "merging",
+    "overhead",
     "wall_time",
     "utilisation",
     "start",
@@ -138,6 +139,25 @@ def test_overhead_is_compared_with_plain_distributed(tmp_path: Path) -> None:
     figures = run("overhead", tmp_path)
     assert {name.split(",")[0] for name in figures} >= {"dasktune", "optuna-memory"}
     assert all(figure["value"] > 0 for figure in figures.values())
+
+
+def test_hand_made_tree_has_each_step_once(load: Any) -> None:
+    spaces, overhead, steps = load("spaces"), load("overhead"), 12
+    segments = list(overhead._segments(overhead._schedules(steps)))
+    cost = dt.preview(spaces.hippo_144(), max_steps=steps, workers=1)
+    assert sum(length for _, length, _ in segments) == cost.steps_unique
+    assert sum(leaves for _, _, leaves in segments) == 144
+
+
+def test_kept_ratios_are_those_that_overhead_measures(load: Any) -> None:
+    overhead = load("overhead")
+    kept = load("pairs").released(overhead.RELEASED)
+    works = {what.name.format(trials=what.trials) for what in overhead.WORKS.values()}
+    assert {name.split(", ")[1] for name in kept} == works
+    pair = load("pairs").Pair((((2.0, 1.0), (3.0, 2.0)),))
+    title = next(iter(kept)).removesuffix(", wall")
+    wall, _ = pair.figures(title, None, kept)
+    assert wall.note.endswith(f"the last release had {kept[f'{title}, wall']:.2f}")
 
 
 @pytest.mark.process

@@ -38,7 +38,7 @@ if __name__ == "__main__":
 
 
 def workers_of(folder: Path, **environment: str) -> dict[str, Any]:
-    """Return what a program and its workers see, in interpreters of their own."""
+    """Return the output of a program that starts workers, in an interpreter of its own."""
     script = folder / "script.py"
     script.write_text(SCRIPT)
     own = {name: value for name, value in os.environ.items() if name != fork_server.SWITCH}
