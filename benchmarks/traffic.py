@@ -1,5 +1,7 @@
 """Traffic: what a trial that does nothing costs in syncs, objects, messages and submits.
 
+And what a small state costs that is stored: most last states of such trials are not.
+
 Counts, which no noise of the machine moves: all workers are in this process, where each call is
 counted. Times are in `overhead.py`.
 """
@@ -26,6 +28,7 @@ from trainers import Nothing
 
 import dasktune as dt
 from dasktune.cluster.local import LOCAL_SETTINGS
+from dasktune.storage import CheckpointStore, encode
 
 TRIALS, SHORT_TRIALS = 500, 100
 WORKERS = 2
@@ -38,6 +41,9 @@ BOUNDS = {
     "transactions": None,
 }
 """What is counted a trial, and how much of it there may be."""
+
+STORED_BOUNDS = {"syncs": 3.1, "objects": 1.0}
+"""What is counted a small state that is stored."""
 
 RELEASED = Path(__file__).with_name("traffic.json")
 """The figures of the last release."""
@@ -56,7 +62,28 @@ def measure(short: bool) -> list[Figure]:
             note += f"; the last release had {before[title]:.3g}"
         value = counts[name] / trials
         figures.append(Figure(name=title, value=value, at_most=bound, note=note))
+    stored = counts_of_stored(SHORT_TRIALS)
+    for name, bound in STORED_BOUNDS.items():
+        title = f"{name} of a small state that is stored"
+        figures.append(Figure(name=title, value=stored[name] / SHORT_TRIALS, at_most=bound))
     return figures
+
+
+def counts_of_stored(states: int) -> Counter[str]:
+    """Return the counts of so many small states, whose keys lie in one folder."""
+    counts: Counter[str] = Counter()
+
+    def add(*_: object) -> None:
+        counts["syncs"] += 1
+
+    with tempfile.TemporaryDirectory() as folder:
+        store = CheckpointStore(folder)
+        with _calling(os, "fsync", add):
+            for number in range(states):
+                snapshot = encode({"weight": float(number), "more": b"x" * 1000})
+                store.save(snapshot, key=f"ab{number:04}", attempt="1-aa", step=1)
+        counts["objects"] = sum(path.is_file() for path in Path(folder).rglob("*"))
+    return counts
 
 
 def counts_of(trials: int) -> Counter[str]:

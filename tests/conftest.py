@@ -30,6 +30,7 @@ from distributed.comm import core
 from dasktune.cluster.fork_server import SWITCH as FORK_SWITCH
 from dasktune.cluster.local import local_client
 from dasktune.driver.retention.kept_ends import SWITCH as OMIT_SWITCH
+from dasktune.storage import checkpoints
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.isolation import give_own_generator
 from tests import services, slurm_server
@@ -230,6 +231,12 @@ def two_threads() -> Iterator[Client]:
         Client(cluster) as connected,
     ):
         yield connected
+
+
+@pytest.fixture
+def files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store small states as large ones, and as earlier versions: not in their commits."""
+    monkeypatch.setattr(checkpoints, "SMALL_NBYTES", -1)
 
 
 @pytest.fixture

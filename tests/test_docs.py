@@ -52,8 +52,12 @@ def test_the_page_of_the_format_reads_a_checkpoint(
     monkeypatch.chdir(tmp_path)
     for block in python_blocks("checkpoint-format.md"):
         exec(compile(block, "checkpoint-format.md", "exec"), names)
-    for found in (names["with_zarr"], names["with_numpy"]):
-        assert found["state['weights']"].tolist() == names["state"]["weights"].tolist()
+    assert [*names["with_zarr"]] == [*names["with_numpy"]] == ["state['weights']"]
+    assert names["with_zarr"]["state['weights']"].tolist() == names["large"]["weights"].tolist()
+    assert names["with_numpy"]["state['weights']"].tolist() == names["small"]["weights"].tolist()
+    (block,) = (each for each in python_blocks("checkpoint-format.md") if "def content" in each)
+    exec(compile(block.replace("a1/a1b2c3", "d4/d4e5f6"), "checkpoint-format.md", "exec"), names)
+    assert names["with_numpy"]["state['weights']"].tolist() == names["large"]["weights"].tolist()
     assert names["document"]["state"] == {"dict": [["weights", {"tensor": 0}], ["epoch", 3]]}
 
 

@@ -147,7 +147,7 @@ def take_inventory(
     ----------
     store
         The store, which is listed once. Commits of states with a row in the database are not
-        opened.
+        opened, but by the listing if the states lie in them.
     database
         The database of the studies; without one, every commit is opened.
     opens

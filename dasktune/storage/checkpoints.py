@@ -4,12 +4,17 @@ Several attempts may save the same key at the same time: after a network partiti
 train the same stage. Each writes the data under its own name and then tries to create the
 commit. The first commit makes *the* checkpoint. Without its commit a checkpoint does not exist;
 with it the checkpoint never changes. Object stores have no rename and need none.
+
+A small state lies in its commit: one object, one request, and a third of the syncs. The commit has
+the same name in both cases, so an attempt with a small state and one with a large state compete
+for it, too.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +27,7 @@ import numpy as np
 from dasktune.engine.timeouts import STORE_CHECK_SECONDS
 from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.storage import layout
+from dasktune.storage.buffers import Buffer
 from dasktune.storage.codec import VERSION, Snapshot, decode
 from dasktune.storage.files.base import Entry, Files
 from dasktune.storage.files.clock import store_time
@@ -31,14 +37,20 @@ from dasktune.storage.files.retry import Patience
 from dasktune.storage.metrics import metrics_from_json, metrics_to_json
 from dasktune.storage.redaction import showable
 from dasktune.storage.tensors import DIGEST_BYTES, digest_of
-from dasktune.storage.zarr_array import ArrayFiles, read_array
+from dasktune.storage.zarr_array import METADATA, ArrayFiles, read_array
 from dasktune.types import Metrics, Step
 
 _ATTRIBUTES = b'{"dasktune": ', b"}"
 """Text before and after a state's document in the attributes of its array."""
 
 _STORE, _STORE_VERSION = "dasktune-store", 1
-_FORMAT, _VERSION = "dasktune-commit", 2
+_FORMAT, _VERSION, _VERSION_WITH_STATE = "dasktune-commit", 2, 3
+
+SMALL_NBYTES = 64 * 2**10
+"""Largest state, document and tensors, that lies in its commit."""
+
+_CHUNK = "c.0"
+"""The one chunk of such a state, if it has tensors."""
 
 _DIGEST = re.compile(rf"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
 
@@ -175,6 +187,8 @@ class CheckpointStore:
     ) -> None:
         self.url = url
         self._files = files or open_files(url, patience=patience)
+        self._listed: dict[str, tuple[Entry, Commit | None]] = {}
+        """Commits that a listing has opened; None where no state lies in one."""
 
     @property
     def files(self) -> Files:
@@ -242,11 +256,13 @@ class CheckpointStore:
         StorageError
             If the store cannot be written.
         """
-        folder = layout.state_folder(key, attempt, step)
+        folder, path = layout.state_folder(key, attempt, step), layout.commit_path(key)
         before, after = _ATTRIBUTES
         data = ArrayFiles(snapshot.data, lambda: before + snapshot.text + after)
-        with self._failing("write to"):
-            self._files.write(folder, data)
+        is_small = self._is_small(snapshot, data)
+        if not is_small:
+            with self._failing("write to"):
+                self._files.write(folder, data)
         commit = Commit(
             key=key,
             attempt=attempt,
@@ -258,12 +274,14 @@ class CheckpointStore:
             environment=environment or {},
             seconds=seconds,
         )
-        content = _commit_bytes(commit)
+        content = _commit_bytes(commit, data if is_small else None)
         with self._failing("write to"):
-            while not self._files.create(layout.commit_path(key), content):
+            while not self._files.create(path, content):
                 winner = self._winner(key)
                 if winner is not None:
-                    return self._lost(commit, winner)
+                    if not is_small:
+                        self._remove_lost(commit, winner)
+                    return winner
         return commit
 
     def _winner(self, key: str) -> Commit | None:
@@ -285,7 +303,7 @@ class CheckpointStore:
             If a later version of dasktune made it.
         """
         content = self._commit_content(key)
-        return None if content is None else _commit_of(key, content)
+        return None if content is None else _commit_of(key, content).commit
 
     def load(self, key: str) -> tuple[Any, Commit]:
         """Return the state and the commit of a key, with sizes, checksums and digest checked.
@@ -297,15 +315,21 @@ class CheckpointStore:
         NewerFormatError
             If a later version of dasktune made it.
         """
-        commit = self.commit_of(key)
-        with _blaming(key, "" if commit is None else commit.attempt):
-            if commit is None:
-                raise CorruptCheckpointError("there is no commit")
-            folder = layout.state_folder(key, commit.attempt, commit.step)
+        content = self._commit_content(key)
+        if content is None:
+            raise CorruptCheckpointError(f"checkpoint {key}: there is no commit", "")
+        file = _commit_of(key, content)
+        commit = file.commit
+        folder = layout.state_folder(key, commit.attempt, commit.step)
+
+        def read(names: Sequence[str]) -> list[Buffer | None]:
+            if file.array is None:
+                return self._files.read(folder, names)
+            return [file.array.get(name) for name in names]
+
+        with _blaming(key, commit.attempt):
             with self._failing("read from"):
-                data, attributes = read_array(
-                    lambda names: self._files.read(folder, names), commit.nbytes
-                )
+                data, attributes = read_array(read, commit.nbytes)
             state = decode(_document_in(attributes, commit.digest), data, copy=False)
             data.check()  # also the bytes outside all tensors, so that any zarr can read them
             return state, commit
@@ -334,10 +358,11 @@ class CheckpointStore:
         if content is None:
             return False
         try:
-            writer = _commit_of(key, content).attempt
+            file = _commit_of(key, content)
+            writer = file.commit.attempt
             if attempt not in (None, writer):
                 return False
-            folder = layout.attempt_folder(key, writer)
+            folder = layout.attempt_folder(key, writer) if file.array is None else None
         except CorruptCheckpointError:
             folder = None
         with self._failing("write to"):
@@ -355,7 +380,7 @@ class CheckpointStore:
         """Yield all keys in the store with their files, in any order, from one listing."""
         steps: dict[str, Step] = {}
         attempts: dict[str, dict[str, tuple[int, float]]] = {}
-        committed = set()
+        committed: dict[str, Entry] = {}
         leftovers: dict[str, list[Entry]] = defaultdict(list)
         with self._failing("read from"):
             for entry in self._files.entries(layout.ROOT):
@@ -367,11 +392,14 @@ class CheckpointStore:
                     leftovers[file.key].append(entry)
                     continue
                 if not file.attempt:
-                    committed.add(file.key)
+                    committed[file.key] = entry
                     continue
                 steps[file.key] = file.step
                 nbytes, last = of_key.get(file.attempt, (0, 0.0))
                 of_key[file.attempt] = (nbytes + entry.nbytes, max(last, entry.modified))
+        for key, small in self._small_states(committed, attempts).items():
+            entry, steps[key] = committed[key], small.step
+            attempts[key][small.attempt] = entry.nbytes, entry.modified
         for key, of_key in attempts.items():
             step, is_committed = steps.get(key, -1), key in committed
             yield Stored(
@@ -381,6 +409,41 @@ class CheckpointStore:
                 attempts=of_key,
                 leftovers=tuple(leftovers.get(key, ())),
             )
+
+    def _small_states(
+        self,
+        committed: Mapping[str, Entry],
+        attempts: Mapping[str, Mapping[str, tuple[int, float]]],
+    ) -> dict[str, Commit]:
+        """Return the listed commits in which states lie; each is opened once by this object.
+
+        Such a commit is larger than any data of the same state beside it, which a dead upload
+        or an earlier version has left.
+        """
+        possible = [
+            key
+            for key, entry in committed.items()
+            if all(nbytes <= entry.nbytes for nbytes, _ in attempts[key].values())
+        ]
+        known = {
+            key: self._listed[key]
+            for key in possible
+            if key in self._listed and self._listed[key][0] == committed[key]
+        }
+        unknown = [key for key in possible if key not in known]
+        files = self._commit_files(unknown)
+        opened: dict[str, tuple[Entry, Commit | None]] = {
+            key: (
+                committed[key],
+                files[key].commit if key in files and files[key].array is not None else None,
+            )
+            for key in unknown
+        }
+        # Where a store does not tell the time, a commit may be another one of the same size.
+        self._listed = {**known, **{key: each for key, each in opened.items() if each[0].modified}}
+        return {
+            key: commit for key, (_, commit) in {**known, **opened}.items() if commit is not None
+        }
 
     def time(self) -> float:
         """Return the present time by the store's clock (epoch seconds); 0 if it tells none.
@@ -405,16 +468,19 @@ class CheckpointStore:
         StorageError
             If the store cannot be read.
         """
+        return {key: file.commit for key, file in self._commit_files(keys).items()}
+
+    def _commit_files(self, keys: Iterable[str]) -> dict[str, _CommitFile]:
         wanted = list(keys)
         names = [layout.commit_path(key).removeprefix(f"{layout.ROOT}/") for key in wanted]
         with self._failing("read from"):
             contents = self._files.read(layout.ROOT, names)
-        commits = {}
+        files = {}
         for key, content in zip(wanted, contents, strict=True):
             with suppress(CorruptCheckpointError, NewerFormatError):
                 if content is not None:
-                    commits[key] = _commit_of(key, content.tobytes())
-        return commits
+                    files[key] = _commit_of(key, content.tobytes())
+        return files
 
     def _commit_content(self, key: str) -> bytes | None:
         folder = layout.key_folder(key)
@@ -422,11 +488,16 @@ class CheckpointStore:
             content = self._files.read(folder, [layout.COMMIT])[0]
         return None if content is None else content.tobytes()
 
-    def _lost(self, commit: Commit, winner: Commit) -> Commit:
+    def _is_small(self, snapshot: Snapshot, data: ArrayFiles) -> bool:
+        """Return whether a new state lies in its commit."""
+        # Of a larger state the document is made later: its checksums take long.
+        few = snapshot.nbytes <= SMALL_NBYTES and set(data) <= {METADATA, _CHUNK}
+        return few and snapshot.stored_nbytes <= SMALL_NBYTES
+
+    def _remove_lost(self, commit: Commit, winner: Commit) -> None:
         """Clean up after a lost race; the winner may be an earlier try of the same attempt."""
         if winner.attempt != commit.attempt:
             self._files.remove(layout.attempt_folder(commit.key, commit.attempt))
-        return winner
 
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:
@@ -454,42 +525,71 @@ def _name_in(url: str, content: bytes) -> str:
     return str(name)
 
 
-def _commit_bytes(commit: Commit) -> bytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CommitFile:
+    """The content of a commit's file.
+
+    Parameters
+    ----------
+    commit
+        The commit.
+    array
+        The files of the array by name, if the state lies in the commit; else None.
+    """
+
+    commit: Commit
+    array: Mapping[str, Buffer] | None
+
+
+def _commit_bytes(commit: Commit, array: ArrayFiles | None) -> bytes:
+    """Return the content of a commit's file, in which the files of an array lie if given."""
     document = commit.to_json()
-    check = _check_of(document)
-    text = {"format": _FORMAT, "version": _VERSION, "check": check, "commit": document}
+    version = _VERSION if array is None else _VERSION_WITH_STATE
+    text = {"format": _FORMAT, "version": version, "check": _check_of(document), "commit": document}
+    if array is not None:
+        contents = {name: b"".join(part.data for part in array[name]) for name in array}
+        text[METADATA] = contents[METADATA].decode()
+        text[_CHUNK] = b64encode(contents.get(_CHUNK, b"")).decode()
     return json.dumps(text, allow_nan=False).encode()
 
 
-def _commit_of(key: str, content: bytes) -> Commit:
+def _commit_of(key: str, content: bytes) -> _CommitFile:
     with _blaming(key):
-        commit = _commit_from_bytes(content)
-        if commit.key != key:
-            raise CorruptCheckpointError(f"commit is of the key {commit.key}")
-    return commit
+        file = _commit_from_bytes(content)
+        if file.commit.key != key:
+            raise CorruptCheckpointError(f"commit is of the key {file.commit.key}")
+    return file
 
 
-def _commit_from_bytes(content: bytes) -> Commit:
+def _commit_from_bytes(content: bytes) -> _CommitFile:
     """Return a commit; its check finds also a flipped bit in a metric."""
     try:
         text = json.loads(content)
         is_ours, version = text["format"] == _FORMAT, text["version"]
-        if is_ours and type(version) is int and version > _VERSION:
+        if is_ours and type(version) is int and version > _VERSION_WITH_STATE:
             raise NewerFormatError(
-                f"commit must be of version {_VERSION}, got {version}: it was made by a later "
-                "version of dasktune"
+                f"commit must be of version {_VERSION_WITH_STATE}, got {version}: it was made by "
+                "a later version of dasktune"
             )
-        known = is_ours and version == _VERSION
+        known = is_ours and version in (_VERSION, _VERSION_WITH_STATE)
         whole = known and text["check"] == _check_of(text["commit"])
-    except (LookupError, RecursionError, TypeError, ValueError) as error:
+        array = _array_in(text) if whole and version == _VERSION_WITH_STATE else None
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptCheckpointError(f"commit cannot be read: {error}") from error
     if not known:
         raise CorruptCheckpointError(
-            f"commit must be {_FORMAT} version {_VERSION}: it was made by another version"
+            f"commit must be {_FORMAT} version {_VERSION} or {_VERSION_WITH_STATE}: it was made by "
+            "another version"
         )
     if not whole:
         raise CorruptCheckpointError("commit is altered: its check does not match")
-    return Commit.from_json(text["commit"])
+    return _CommitFile(commit=Commit.from_json(text["commit"]), array=array)
+
+
+def _array_in(text: Mapping[str, Any]) -> dict[str, Buffer]:
+    """Return the files of the array that lies in a commit."""
+    contents = {METADATA: text[METADATA].encode(), _CHUNK: b64decode(text[_CHUNK], validate=True)}
+    return {name: np.frombuffer(content, np.uint8) for name, content in contents.items()}
 
 
 def _check_of(document: Mapping[str, Any]) -> str:

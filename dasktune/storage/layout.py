@@ -4,7 +4,7 @@
 
     dasktune.json                                   name and version of the store
     checkpoints/ab/abcdef.../commit                 the commit, if the checkpoint exists
-    checkpoints/ab/abcdef.../<attempt>/step-60/     a zarr v3 array with the state
+    checkpoints/ab/abcdef.../<attempt>/step-60/     a zarr v3 array with a state that is not small
     leases/<root>/<key>                             the lease on the step that makes this key
     wishes/<root>/<run>-0                           save requests of a driver
     verdicts/<fingerprint>/<environment>            verdict of a resume check
@@ -71,6 +71,8 @@ _LONGEST_HOLDER = 250
 _UNSAFE = re.compile(r"[^\w-]")
 
 _NAME = re.compile(r"[0-9a-z][0-9a-z-]{1,127}")
+
+_LASTING = re.compile(rf"{ROOT}/[0-9a-z][0-9a-z-]")
 
 _STATE = re.compile(rf"{_STEP}([0-9]{{1,18}})")
 
@@ -162,6 +164,17 @@ def parse_path(path: str) -> CheckpointFile | None:
             return CheckpointFile(key, attempt, int(match[1]))
         case _:
             return None
+
+
+def lasts(folder: str) -> bool:
+    """Return whether nobody removes a folder, also when it is empty.
+
+    Examples
+    --------
+    >>> lasts("checkpoints/ab"), lasts("checkpoints/ab/abcd"), lasts("checkpoints/check-0a")
+    (True, False, False)
+    """
+    return _LASTING.fullmatch(folder) is not None
 
 
 def _is_filed(key: str, folder: str) -> bool:

@@ -31,7 +31,9 @@ from dasktune.storage.buffers import ALIGNMENT, Buffer, empty
 CHUNK_BYTES = 32 * 2**20
 """Size of the largest chunk; larger arrays have several equal chunks. Part of the format."""
 
-_METADATA = "zarr.json"
+METADATA = "zarr.json"
+"""Name of the file with the metadata, which end with the attributes."""
+
 _CRC_BYTES = 4
 _THREADS = 2
 _AT_ONCE = 64
@@ -61,13 +63,13 @@ class ArrayFiles(Mapping[str, list[Buffer]]):
 
     def __iter__(self) -> Iterator[str]:
         yield from _chunk_names(self._data.size)
-        yield _METADATA
+        yield METADATA
 
     def __len__(self) -> int:
         return _chunk_count(self._data.size) + 1
 
     def __getitem__(self, name: str) -> list[Buffer]:
-        if name == _METADATA:
+        if name == METADATA:
             content = _head(self._data.size) + self._attributes() + b"}"
             return [np.frombuffer(content, np.uint8)]
         start = int(name.removeprefix("c.")) * self._size
@@ -138,7 +140,7 @@ def read_array(read: Read, nbytes: int) -> tuple[Chunks, bytes]:
         If a file is missing or cut short. Checksums are left to `Chunks.check`.
     """
     size = _chunk_size(nbytes)
-    names = itertools.chain([_METADATA], _chunk_names(nbytes))
+    names = itertools.chain([METADATA], _chunk_names(nbytes))
     files: list[Buffer] = []
     while batch := list(itertools.islice(names, _AT_ONCE)):
         files += map(_whole, batch, read(batch), itertools.repeat(size))
@@ -174,10 +176,10 @@ def _crc(*parts: Buffer) -> Buffer:
 
 
 def _whole(name: str, content: Buffer | None, size: int) -> Buffer:
-    what = name if name == _METADATA else f"chunk {name}"
+    what = name if name == METADATA else f"chunk {name}"
     if content is None:
         raise CorruptCheckpointError(f"{what} is missing")
-    if name != _METADATA and content.size != size + _CRC_BYTES:
+    if name != METADATA and content.size != size + _CRC_BYTES:
         raise CorruptCheckpointError(
             f"{what} must have {size + _CRC_BYTES} bytes, got {content.size}"
         )
@@ -207,5 +209,5 @@ def _head(nbytes: int) -> bytes:
 def _attributes(content: bytes, nbytes: int) -> bytes:
     head = _head(nbytes)
     if not content.startswith(head) or not content.endswith(b"}"):
-        raise CorruptCheckpointError(f"{_METADATA} does not describe {nbytes} bytes as written")
+        raise CorruptCheckpointError(f"{METADATA} does not describe {nbytes} bytes as written")
     return content[len(head) : -1]

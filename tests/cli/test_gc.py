@@ -124,6 +124,7 @@ def test_gc_keeps_the_verdicts_of_resume_checks(tmp_path: Path) -> None:
     assert Verdicts(None, store.files).of(failed.fingerprint) == [failed]
 
 
+@pytest.mark.usefixtures("files_of_their_own")
 def test_without_a_database_the_oldest_go_first(tmp_path: Path) -> None:
     store = old_store(tmp_path)
     found = collect(Request(store=str(tmp_path), database=None, budget=20_000, removes=True))
@@ -172,6 +173,7 @@ def test_gc_without_a_budget_removes_only_orphans(tmp_path: Path) -> None:
     assert [store.load(key)[1].step for key in ("f0", "f1", "f2")] == [5, 5, 5]
 
 
+@pytest.mark.usefixtures("files_of_their_own")
 @pytest.mark.parametrize("skew", [-540.0, 540.0])
 def test_gc_measures_ages_by_the_clock_of_the_store(
     skew: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -340,11 +340,9 @@ def spoil(folder: Path, how: str) -> None:
         elif how == "commit":
             commit.write_bytes(b"{}")
         else:
-            for path in [one for one in commit.parent.rglob("*") if one.is_file()]:
-                content = bytearray(path.read_bytes())
-                if path != commit and content:
-                    content[len(content) // 2] ^= 1
-                    path.write_bytes(content if how == "altered" else content[:-3])
+            content = bytearray(commit.read_bytes())  # the state lies behind its commit
+            content[len(content) * 3 // 4] ^= 1
+            commit.write_bytes(content if how == "altered" else content[:-3])
 
 
 @pytest.mark.parametrize("reopened", [False, True])

@@ -242,7 +242,7 @@ def test_states_of_a_later_version_are_passed_over(left: Left, tmp_path: Path) -
     left.state(9, row=False)
     for path in tmp_path.rglob("commit"):
         if left.key(9) in str(path):
-            path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 3'))
+            path.write_bytes(path.read_bytes().replace(b'"version": 3', b'"version": 4'))
     plan = left.plan()
     plan.register(0, {"lr": RATE}, 10)
     assert known(plan, 0)[0] == [4]

@@ -149,7 +149,7 @@ def test_inventory_control_characters_are_replaced(lab: Lab) -> None:
 def test_inventory_figures_are_sums_over_checkpoints(lab: Lab) -> None:
     study = lab.trained("one", Constant(0.1), LATER)
     (shelf,) = lab.inventory(study).shelves()
-    files = [path for path in (lab.folder / "checkpoints").rglob("step-*/*") if path.is_file()]
+    files = [*(lab.folder / "checkpoints").rglob("commit")]
     states = sum(path.stat().st_size for path in files)
     assert shelf.nbytes == states + shelf.checkpoints * COMMIT_NBYTES
     assert shelf.written == pytest.approx(max(path.stat().st_mtime for path in files))
@@ -215,6 +215,7 @@ def test_inventory_commits_in_database_are_not_opened(lab: Lab) -> None:
     assert len(lab.inventory(None).holdings) == len(lab.store.opened) == 3
 
 
+@pytest.mark.usefixtures("files_of_their_own")
 def test_inventory_without_database_names_training_software(lab: Lab) -> None:
     study = lab.trained("one", Constant(0.1))
     broken = key(study, 0, 8)

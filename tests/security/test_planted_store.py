@@ -35,7 +35,9 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointStore:
+def store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_of_their_own: None
+) -> CheckpointStore:
     monkeypatch.chdir(tmp_path)
     made = CheckpointStore("store")
     made.check()
@@ -62,7 +64,7 @@ def replace_document(change: Callable[[dict[str, Any]], object]) -> None:
     file.write_bytes(file.read_bytes().replace(before, after))
     commit = Commit.from_json(json.loads((folder() / "commit").read_bytes())["commit"])
     forged = {**commit.to_json(), "digest": digest_of(after)}
-    (folder() / "commit").write_bytes(_commit_bytes(Commit.from_json(forged)))
+    (folder() / "commit").write_bytes(_commit_bytes(Commit.from_json(forged), None))
 
 
 def test_the_forgery_of_these_tests_is_a_good_one(store: CheckpointStore) -> None:
@@ -150,7 +152,7 @@ def test_no_commit_leads_out_of_the_store(store: CheckpointStore, attempt: str) 
     forged = object.__new__(Commit)
     for name, value in {**commit, "attempt": attempt, "reports": ()}.items():
         object.__setattr__(forged, name, value)
-    (folder() / "commit").write_bytes(_commit_bytes(forged))
+    (folder() / "commit").write_bytes(_commit_bytes(forged, None))
     with pytest.raises(CorruptCheckpointError, match="attempt must be 2 to 128 digits"):
         store.load(KEY)
     assert store.discard(KEY)

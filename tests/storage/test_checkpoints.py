@@ -103,6 +103,7 @@ def test_state_of_several_chunks_is_loaded(store, size, cut_chunks):
     assert np.array_equal(store.load(KEY)[0], content)
 
 
+@pytest.mark.usefixtures("files_of_their_own")
 @pytest.mark.parametrize("size", [0, 1, 999, 2500])
 def test_any_zarr_reads_the_state(tmp_path, local, size, cut_chunks):
     cut_chunks(1000)
@@ -181,11 +182,7 @@ def test_concurrent_saves_have_one_winner(store, tmp_path):
     assert f"{state['who']}-aa" == commits[0].attempt
     assert (state["weights"] == state["who"]).all()
     if not store.url.startswith("memory"):
-        names = files_below(tmp_path / "store" / "checkpoints" / KEY[:2] / KEY)
-        assert names == {
-            "commit",
-            *(f"{commits[0].attempt}/step-1/{n}" for n in ("c.0", "zarr.json")),
-        }
+        assert files_below(tmp_path / "store" / "checkpoints" / KEY[:2] / KEY) == {"commit"}
 
 
 @pytest.mark.usefixtures("eager_threads")
@@ -256,9 +253,9 @@ def test_discard_keeps_a_commit_that_came_meanwhile(store):
 def test_commit_of_a_later_version_is_refused_and_kept(tmp_path, local):
     save(local)
     path = tmp_path / "checkpoints" / KEY[:2] / KEY / "commit"
-    path.write_bytes(path.read_bytes().replace(b'"version": 2', b'"version": 3'))
+    path.write_bytes(path.read_bytes().replace(b'"version": 3', b'"version": 4'))
     before = files_below(tmp_path)
-    message = "checkpoint a1b2c3: commit must be of version 2, got 3"
+    message = "checkpoint a1b2c3: commit must be of version 3, got 4"
     for use in (local.load, local.commit_of, local.discard):
         with pytest.raises(StorageError, match=message) as caught:
             use(KEY)
@@ -382,6 +379,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.usefixtures("files_of_their_own")
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_to_the_data_is_found(tmp_path, local, name):
     save(local)
@@ -393,11 +391,14 @@ def test_damage_to_the_data_is_found(tmp_path, local, name):
     assert files_below(tmp_path) == set()
 
 
-def test_every_bit_of_a_checkpoint_counts(tmp_path, local):
+@pytest.mark.parametrize("is_small", [True, False])
+def test_every_bit_of_a_checkpoint_counts(tmp_path, local, is_small, request):
+    if not is_small:
+        request.getfixturevalue("files_of_their_own")
     save(local, {"x": np.arange(2.0)}, reports=[(7, {"loss": 0.5})])
     before = json.dumps(local.commit_of(KEY).to_json())
     paths = [tmp_path / name for name in sorted(files_below(tmp_path))]
-    assert len(paths) == 3
+    assert len(paths) == (1 if is_small else 3)
     passed = []
     for path in paths:
         content = path.read_bytes()
@@ -408,7 +409,7 @@ def test_every_bit_of_a_checkpoint_counts(tmp_path, local):
             except CorruptCheckpointError:
                 continue
             except NewerFormatError:
-                assert content[position : position + 1] == b"2"  # of the commit's version
+                assert content[position : position + 1] in b"23"  # the commit's version
                 continue
             finally:
                 path.write_bytes(content)
@@ -417,6 +418,7 @@ def test_every_bit_of_a_checkpoint_counts(tmp_path, local):
     assert passed == []
 
 
+@pytest.mark.usefixtures("files_of_their_own")
 @pytest.mark.parametrize(
     "content",
     [
@@ -428,7 +430,8 @@ def test_every_bit_of_a_checkpoint_counts(tmp_path, local):
         b"[" * 10**5,
         b'{"format": "dasktune-commit", "version": 2, "check": "", "commit": {}}',
         b'{"format": "dasktune-commit", "version": 1, "check": "", "commit": {}}',
-        b'{"format": "dasktune-commit", "version": "3", "check": "", "commit": {}}',
+        b'{"format": "dasktune-commit", "version": 3, "check": "", "commit": {}}',
+        b'{"format": "dasktune-commit", "version": "4", "check": "", "commit": {}}',
         b'{"format": "other", "version": 2, "check": "", "commit": {}}',
     ],
     ids=lambda content: repr(content[:30]),
@@ -497,6 +500,7 @@ def test_commit_of_another_key_is_corrupt(tmp_path, local):
         local.load("a1ffff")
 
 
+@pytest.mark.usefixtures("files_of_their_own")
 def test_data_of_another_key_are_corrupt(tmp_path, local):
     save(local)
     save(local, {**STATE, "weights": -STATE["weights"]}, key="ff")

@@ -136,7 +136,7 @@ def test_a_large_state_has_few_objects(tmp_path: Path, cut_chunks: Callable[[int
     save(store, {str(number): np.zeros(640, np.uint8) for number in range(320)})
     assert len(files(store)) <= 12
     save(store, {str(number): np.zeros(160, np.uint8) for number in range(60)}, OTHER)
-    assert sum(path.is_file() for path in folder(store, OTHER).rglob("*")) == 3
+    assert sum(path.is_file() for path in folder(store, OTHER).rglob("*")) == 1
 
 
 # ---------------------------------------------------------------------- damage
@@ -274,7 +274,7 @@ def test_document_of_a_later_version_is_not_corrupt(
 def test_a_commit_of_an_earlier_version_is_refused(store: CheckpointStore) -> None:
     path = folder(store) / "commit"
     path.write_text(path.read_text().replace('"version": 2', '"version": 1'))
-    refused(store, "dasktune-commit version 2: it was made by another version")
+    refused(store, "dasktune-commit version 2 or 3: it was made by another version")
 
 
 # ---------------------------------------------------------------------- trained again
@@ -308,6 +308,7 @@ def flip_chunk(path: Path) -> None:
     (path / "c.0").write_bytes(content)
 
 
+@pytest.mark.usefixtures("files_of_their_own")
 @pytest.mark.parametrize(
     "damage",
     [flip_chunk, lambda path: (path / "zarr.json").unlink(), lambda path: shutil.rmtree(path)],

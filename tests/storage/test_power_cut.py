@@ -96,9 +96,11 @@ def lost_after(call: Callable[[LocalFiles], None], folder: Path, ignored: int | 
     disk = Disk(folder)
     with disk.watching():
         files = LocalFiles(folder / "store")
-        files.write("a", {"old": [np.zeros(3, np.uint8)]})
-        if call is write_beside:  # another process has made the folder, and not synced its name
-            folder.joinpath("store", "new").mkdir()
+        files.write("b", {"old": [np.zeros(3, np.uint8)]})
+        # Another process has made the folders, and not synced their names.
+        for name in ("a", "new"):
+            folder.joinpath("store", name).mkdir()
+        folder.joinpath("store", "a", "old").write_bytes(b"old")
         disk.ignore(ignored)
         call(files)
         image = disk.synced()
@@ -125,6 +127,21 @@ def test_each_fsync_that_is_left_out_loses_a_file(
             break
         assert lost, f"fsync {number} is not needed"
     assert number >= 2, "content and name are synced"
+
+
+@pytest.mark.parametrize("others_make", [False, True])
+def test_folder_that_was_made_again_is_synced_again(disk_folder: Path, others_make: bool) -> None:
+    """Another process evicts the first state and removes the folder; a third one makes it again."""
+    disk, path = Disk(disk_folder), layout.commit_path("abcd")
+    with disk.watching():
+        files = LocalFiles(disk_folder / "store")
+        assert files.create(path, b"first")
+        disk_folder.joinpath("store", path).unlink()
+        disk_folder.joinpath("store", layout.key_folder("abcd")).rmdir()
+        if others_make:
+            disk_folder.joinpath("store", layout.key_folder("abcd")).mkdir()
+        assert files.create(path, b"second")
+        assert disk.synced().get(f"store/{path}") == b"second"
 
 
 # --------------------------------------------------------------------------- checkpoints

@@ -141,9 +141,8 @@ def test_trial_state_without_checkpoints_is_trained_from_step_0(
 
 def test_trial_state_corrupt_is_trained_again_and_replaced(study: Study, tmp_path: Path) -> None:
     key = study.plan.node_at(0, 8).key_at(8)
-    (folder,) = [path for path in (tmp_path / "store").rglob("step-8") if key in str(path)]
-    chunk = max(folder.iterdir(), key=lambda path: path.stat().st_size)
-    chunk.write_bytes(chunk.read_bytes()[:-1])
+    (commit,) = [path for path in (tmp_path / "store").rglob("commit") if key in str(path)]
+    commit.write_bytes(commit.read_bytes()[:-1])
     assert encode(study.trial_state(0, 8)).digest == alone(0, 8, tmp_path)
     assert trained(tmp_path) == 2
     assert encode(study.store.load(key)[0]).digest == alone(0, 8, tmp_path)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 from dasktune.errors import CorruptCheckpointError
 from dasktune.storage.checkpoints import CheckpointStore, Commit
-from dasktune.storage.codec import encode
+from dasktune.storage.codec import Snapshot, encode
+from dasktune.storage.zarr_array import ArrayFiles
 from dasktune.types import Metrics, Step
 from tests.torture.files import MemoryFiles
 from tests.torture.ways import State
@@ -17,7 +18,7 @@ class Store:
 
     def __init__(self, files: MemoryFiles) -> None:
         self.files = files
-        self.checkpoints = CheckpointStore("memory://torture", files=files)
+        self.checkpoints = MixedStore("memory://torture", files=files)
         self.committed: set[State] = set()
 
     def save(
@@ -55,6 +56,16 @@ class Store:
     def has(self, key: str) -> bool:
         """Whether a key has a commit that can be read."""
         return key in self.checkpoints.commits([key])
+
+
+class MixedStore(CheckpointStore):
+    """Stores every second state as if it were large: both kinds compete for a key."""
+
+    _saves = 0
+
+    def _is_small(self, snapshot: Snapshot, data: ArrayFiles) -> bool:
+        self._saves += 1
+        return self._saves % 2 == 0 and super()._is_small(snapshot, data)
 
 
 class SharedStore(CheckpointStore):

@@ -22,6 +22,7 @@ from dasktune.driver.retention.listing import (
     StoreListing,
     list_store,
     remove_orphan,
+    tensor_nbytes_of,
 )
 from dasktune.driver.retention.value import (
     ENOUGH,
@@ -222,7 +223,8 @@ class Evictor:
 
         It stays as long as it has metrics that are not recorded: they would go with it.
         """
-        key, nbytes = commit.key, commit.nbytes + self._overhead
+        key, tensor_nbytes = commit.key, tensor_nbytes_of(commit.nbytes)
+        nbytes = tensor_nbytes + self._overhead
         if is_recorded:
             self._unrecorded.discard(key)
         else:
@@ -241,7 +243,7 @@ class Evictor:
             attempt=commit.attempt,
             used=self._clock(),
             seconds=commit.seconds,
-            tensor_nbytes=commit.nbytes,
+            tensor_nbytes=tensor_nbytes,
         )
         self._hold(key, state)
         self._places[key] = (node, commit.step)

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from dasktune.storage.checkpoints import CheckpointStore, Stored
+from dasktune.storage.checkpoints import SMALL_NBYTES, CheckpointStore, Stored
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import CheckpointRow
 from dasktune.types import Step
 
 COMMIT_NBYTES = 1000
 """About the size of a commit, which listings do not count."""
+
+
+def tensor_nbytes_of(nbytes: int) -> int:
+    """Return the size that tensors of so many bytes take in the store: base64 in a commit.
+
+    Examples
+    --------
+    >>> tensor_nbytes_of(3000), tensor_nbytes_of(300_000)
+    (4000, 300000)
+    """
+    return -(-nbytes // 3) * 4 if nbytes <= SMALL_NBYTES else nbytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +42,8 @@ class StoredState:
     seconds
         Training time since the checkpoint before it; None if that is not known.
     tensor_nbytes
-        The size of its tensors, as its worker reported it; None if only a listing shows it.
+        The size of its tensors in the store (`tensor_nbytes_of`), by what its worker reported; None
+        if only a listing shows it.
     """
 
     step: Step

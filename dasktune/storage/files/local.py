@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer, in_pages
 from dasktune.storage.files.base import Entry, Parts
 from dasktune.storage.files.removal import removal_mark
@@ -29,6 +30,8 @@ class LocalFiles:
     def __init__(self, root: Path) -> None:
         self._root = root.expanduser().absolute()
         self._process, self._threads = os.getpid(), _threads()
+        self._named: set[Path] = set()
+        """Folders that nobody removes, whose names and those above this process has synced."""
 
     @property
     def _pool(self) -> ThreadPoolExecutor:
@@ -40,7 +43,7 @@ class LocalFiles:
     def write(self, folder: str, files: Mapping[str, Parts]) -> None:
         """Write files into one folder, several at a time, and sync all folders above it."""
         where = self._root / folder
-        above = dict.fromkeys([*new_above(where), *self._inside(where)])
+        above = self._above(where)
         _make_folder(where)
         synced = self._pool.submit(sync_folders, above)
 
@@ -57,6 +60,7 @@ class LocalFiles:
             for future in begun:
                 future.result()
             sync_folders([where])
+            self._note_synced(where)
         except OSError:
             _remove_files([where / name for name in files])  # makes room on a full disk
             raise
@@ -64,7 +68,7 @@ class LocalFiles:
     def create(self, path: str, content: bytes, *, durable: bool = True) -> bool:
         """Write a temporary file and link it to the name, so that the file appears whole."""
         target = self._root / path
-        above = new_above(target.parent) if durable else []
+        above = self._above(target.parent) if durable else []
         aside = self._temporary(target, content, durable)
         try:
             os.link(aside, target)
@@ -74,24 +78,51 @@ class LocalFiles:
             aside.unlink()
         if durable:
             with suppress(FileNotFoundError):  # removed since, with its folder
-                sync_folders([target.parent, *above])
+                self._sync(target.parent, above)
         return True
 
     def replace(self, path: str, content: bytes, *, durable: bool = False) -> None:
         """Write a temporary file and move it over the name."""
         target = self._root / path
-        above = new_above(target.parent) if durable else []
+        above = self._above(target.parent) if durable else []
         self._temporary(target, content, durable).replace(target)
         if durable:
             with suppress(FileNotFoundError):  # removed since, with its folder
-                sync_folders([target.parent, *above])
+                self._sync(target.parent, above)
 
-    def _inside(self, folder: Path) -> list[Path]:
-        """Return the folders of the store above a folder.
+    def _above(self, folder: Path) -> list[Path]:
+        """Return the folders to sync, by which the name of a folder becomes durable.
 
         Those that exist, too: the process that has just made one may not have synced its name yet.
         """
-        return [above for above in folder.parents if above.is_relative_to(self._root)]
+        unsynced = itertools.takewhile(lambda each: each not in self._named, self._inside(folder))
+        return list(dict.fromkeys([*new_above(folder), *(each.parent for each in unsynced)]))
+
+    def _inside(self, folder: Path) -> list[Path]:
+        """Return a folder and those above it, up to that of the store, which is left out."""
+        above = (folder, *folder.parents)
+        return list(itertools.takewhile(lambda each: each != self._root, above))
+
+    def _sync(self, folder: Path, above: Sequence[Path]) -> None:
+        """Sync folders together: the file system then writes its journal once."""
+        synced = [self._pool.submit(sync_folders, [each]) for each in above]
+        try:
+            sync_folders([folder])
+        finally:
+            wait(synced)
+        for future in synced:
+            future.result()
+        self._note_synced(folder)
+
+    def _note_synced(self, folder: Path) -> None:
+        """Remember the folder above, if any, that nobody removes."""
+        self._named.update(
+            each
+            for each in itertools.takewhile(
+                lambda each: each not in self._named, self._inside(folder)
+            )
+            if layout.lasts(each.relative_to(self._root).as_posix())
+        )
 
     def _temporary(self, target: Path, content: bytes, durable: bool) -> Path:
         aside, parts = _aside(target), [np.frombuffer(content, np.uint8)]

@@ -16,6 +16,8 @@ from dasktune.storage.files.base import Entry
 from dasktune.storage.layout import commit_path
 from tests.torture.files import MemoryFiles
 
+pytestmark = pytest.mark.usefixtures("files_of_their_own")
+
 
 @pytest.mark.parametrize("tells_time", [True, False])
 def test_upload_is_an_orphan_only_if_the_store_tells_its_age(
