@@ -812,7 +812,7 @@ class Dispatcher:
         Workers that are put aside prove nothing; one that has trained nothing yet proves little.
         """
         work, options = self.frontier.work(node), self.options
-        errors = work.errors.get(step, [])
+        errors = work.errors.get(step, ())
         if len(errors) < options.least_tries:
             return False
         if self.frontier.workers_of(node) > 1:
@@ -861,6 +861,7 @@ class Dispatcher:
         if step <= low:
             return
         attempt.position = step
+        self._placing.watch(attempt)
         for worker in attempt.workers:
             self._placing.trust.trained(worker)
         for node in attempt.leaf.up():
@@ -944,6 +945,7 @@ class Dispatcher:
                 break
             self.frontier.assign(below, None)
         attempt.node, attempt.stop = node, node.stop
+        self._placing.watch(attempt)
         self._say(StopStage(attempt=attempt.id, worker=attempt.worker, at=node.stop))
 
     def _split(self, top: Node, bottom: Node) -> None:

@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from dasktune.graph.attempts import QUEUE_LENGTH, Attempt, DispatchOptions, Slot
+from dasktune.graph.ends import Ends
 from dasktune.graph.events import RunStage, WorkerJoined
 from dasktune.graph.frontier import Frontier, Group, start_of
 from dasktune.graph.gangs import Gangs
@@ -104,8 +105,12 @@ class Placing:
         self._were_idle: frozenset[str] = frozenset()
         self._launched = 0
         self._filled = 0.0
-        self._looked_at: set[str] = set()
-        """The attempts that end soon, for which the last `fill` chose what follows."""
+        self._ends = Ends(self._look_at)
+        """The attempts that are the last of their workers, unless they end soon."""
+        self._ending: dict[str, Attempt] = {}
+        """Those that end soon: each `fill` looks for what follows them."""
+        self._speeds_of_ends: int | None = None
+        """How often speeds had moved when the ends were computed; None if they are not known."""
         self._free: dict[str, float] = {}
         self._out: list[RunStage] = []
 
@@ -129,7 +134,6 @@ class Placing:
             self._try_last_resort(now)
         self._filled = self.packing.now = now
         self._free.clear()
-        self._looked_at.clear()
         self.gangs.renew()
         self._market.changed()
         while workers := self._with_room(self._idle):
@@ -142,6 +146,8 @@ class Placing:
         self._continue_paths(now)
         if self._looks_ahead:
             self._look_ahead(now)
+        else:
+            self._speeds_of_ends = None
         self.gangs.kept = kept
         launched, self._out = self._out, []
         return launched
@@ -205,12 +211,10 @@ class Placing:
         """Return when `fill` is due: a worker is about to run dry, or is to be tried again."""
         dues = [] if self.trust.next_return is None else [self.trust.next_return]
         if self._looks_ahead:
-            # Time alone brings no stage to those looked at; after each event `fill` looks again.
-            dues += [
-                now + self._remaining_seconds(slot.queue[0], now) - self._options.lookahead_seconds
-                for slot in self._running_last(now)
-                if slot.queue[0].id not in self._looked_at
-            ]
+            # Time alone brings no stage to those that end soon: `fill` looks after each event.
+            self._watch_all(now)
+            due = self._ends.first_due(now)
+            dues += [] if due is None else [due]
         if self._idle and self._market.is_open:
             patience = self._market.next_end_of_patience(self._filled)
             dues += [] if patience is None else [patience]
@@ -332,6 +336,7 @@ class Placing:
             if slot.queue:
                 self._frontier.continued.append(slot.queue[-1].id)
                 self.packing.enter(slot.queue[0])
+                self.watch(slot.queue[0])
             else:
                 self.packing.leave(attempt)
             self._note_idle(slot.worker)
@@ -760,23 +765,50 @@ class Placing:
         """
         return self._options.lookahead_seconds > 0 and self._speeds.is_settled and not self._idle
 
+    def watch(self, attempt: Attempt) -> None:
+        """Note that an attempt may end earlier than was expected."""
+        if self._speeds_of_ends is not None:
+            self._ends.watch(attempt, self._filled)
+
+    def _look_at(self, attempt: Attempt, now: float) -> float:
+        """Return the time at which the stage after an attempt is chosen; infinity if it is."""
+        slot = self.slots.get(attempt.worker)
+        if slot is None or len(slot.queue) != 1 or slot.queue[0] is not attempt:
+            return math.inf
+        return now + self._remaining_seconds(attempt, now) - self._options.lookahead_seconds
+
+    def _watch_all(self, now: float) -> None:
+        """Compute all ends anew if they are not known, or if a speed has moved since."""
+        if self._speeds_of_ends == self._speeds.moved:
+            return
+        self._speeds_of_ends = self._speeds.moved
+        self._ends.clear()
+        self._ending.clear()
+        for slot in self.slots.values():
+            for attempt in slot.queue:
+                self._ends.watch(attempt, now)
+
     def _look_ahead(self, now: float) -> None:
         """Queue the best stage on workers that are about to run dry."""
-        for slot in self._running_last(now):
-            last = slot.queue[0]
-            if self._remaining_seconds(last, now) > self._options.lookahead_seconds:
-                continue
-            self._looked_at.add(last.id)
+        self._watch_all(now)
+        self._ending.update((attempt.id, attempt) for attempt in self._ends.take_due(now))
+        for last in list(self._ending.values()):
+            if self._look_at(last, now) > now:
+                del self._ending[last.id]
+                self._ends.watch(last, now)
+            elif self._may_be_followed(last):
+                self._follow(self.slots[last.worker], last, now)
+
+    def _follow(self, slot: Slot, last: Attempt, now: float) -> None:
+        """Queue the best stage behind the last one of a worker."""
+        child, other = self._next_of(last, now), self._other(slot, now)
+        while other is not None and (child is None or self._frontier.goes_first(other, child)):
+            if self._is_bound(other, slot):
+                self._launch(other, slot, (), None, now)
+                return
             child, other = self._next_of(last, now), self._other(slot, now)
-            while other is not None and (child is None or self._frontier.goes_first(other, child)):
-                if self._is_bound(other, slot):
-                    self._launch(other, slot, (), None, now)
-                    break
-                child, other = self._next_of(last, now), self._other(slot, now)
-            else:
-                if child is not None and self._is_kept_from(child):
-                    continue
-                self._continue_with(child, last, now)
+        if child is None or not self._is_kept_from(child):
+            self._continue_with(child, last, now)
 
     def _is_kept_from(self, child: Node) -> bool:
         """Whether a stage that waits for several workers goes before what would carry on here."""
@@ -800,19 +832,14 @@ class Placing:
         self._market.changed()
         return False
 
-    def _running_last(self, now: float) -> list[Slot]:
-        """Return the slots whose last stage runs, and that could be given another."""
-        any_ready = self._frontier.best_ready() is not None
-        return [
-            slot
-            for slot in self.slots.values()
-            if len(slot.queue) == 1
-            and self._may_have_stages(slot.worker)
-            and not self.trust.is_aside(slot.worker)
-            and not slot.queue[0].stopping
-            and not self._is_suspect(slot.queue[0])
-            and (any_ready or self._next_of(slot.queue[0], now) is not None)
-        ]
+    def _may_be_followed(self, last: Attempt) -> bool:
+        """Whether a stage may be queued behind the last one of a worker."""
+        return (
+            self._may_have_stages(last.worker)
+            and not self.trust.is_aside(last.worker)
+            and not last.stopping
+            and not self._is_suspect(last)
+        )
 
     def _launch(
         self,
@@ -846,6 +873,7 @@ class Placing:
         if not slot.queue:
             self.packing.enter(attempt)
         slot.queue.append(attempt)
+        self.watch(attempt)
         self.gangs.enter(attempt)
         for worker in attempt.workers:
             self._idle.pop(worker, None)

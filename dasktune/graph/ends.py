@@ -1,0 +1,67 @@
+"""When attempts will end, the soonest first, without looking at all of them after each event."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+
+from dasktune.graph.attempts import Attempt
+
+
+class Ends:
+    """The attempts that run, and the time at which each is due.
+
+    An attempt may become due later, or never, without a word: this is seen when its turn comes. If
+    it becomes due earlier, `watch` must be called.
+
+    Parameters
+    ----------
+    due_at
+        Gives the time at which an attempt is due, from the present time; infinity for never.
+    """
+
+    def __init__(self, due_at: Callable[[Attempt, float], float]) -> None:
+        self._due_at = due_at
+        self._heap: list[tuple[float, int, Attempt]] = []
+        self._dues: dict[str, float] = {}
+        self._count = 0
+
+    def clear(self) -> None:
+        """Forget all attempts."""
+        self._heap.clear()
+        self._dues.clear()
+
+    def watch(self, attempt: Attempt, now: float) -> None:
+        """Add an attempt, or note that it is due earlier than before."""
+        due = self._due_at(attempt, now)
+        if due < self._dues.get(attempt.id, math.inf):
+            self._push(attempt, due)
+
+    def first_due(self, now: float) -> float | None:
+        """Return the time at which the first attempt is due; None without attempts."""
+        while self._heap:
+            known, _, attempt = self._heap[0]
+            if self._dues.get(attempt.id) != known:
+                heappop(self._heap)  # it was due earlier
+                continue
+            due = self._due_at(attempt, now)
+            if due <= known:
+                return known
+            heappop(self._heap)
+            del self._dues[attempt.id]
+            if due < math.inf:
+                self._push(attempt, due)
+        return None
+
+    def _push(self, attempt: Attempt, due: float) -> None:
+        self._count += 1
+        self._dues[attempt.id] = due
+        heappush(self._heap, (due, self._count, attempt))
+
+    def take_due(self, now: float) -> Iterator[Attempt]:
+        """Remove and yield the attempts that are due."""
+        while (due := self.first_due(now)) is not None and due <= now:
+            _, _, attempt = heappop(self._heap)
+            del self._dues[attempt.id]
+            yield attempt
