@@ -405,4 +405,6 @@ class Recorder:
         lasting = self._lasting.get(trial.number)
         if lasting is None:
             lasting = self._lasting[trial.number] = to_text(trial.lasting_json())[1:]
+        if trial.state.is_finished:
+            del self._lasting[trial.number]
         return Encoded(f"{to_text(trial.changing_json())[:-1]},{lasting}")

@@ -790,7 +790,7 @@ class Engine:
             sequences=decision.sequences,
             max_steps=decision.max_steps,
             point=decision.point,
-            domains=decision.domains,
+            domains=session.same_domains(decision.domains),
             seed=decision.seed,
             alone=Alone() if self._trains_alone else None,
             needs=decision.needs,

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import chain
+from types import MappingProxyType
+from typing import Any
 
 from dasktune.graph.matching import Wanted
 from dasktune.graph.plan import NONE as NO_NEEDS
@@ -36,6 +39,9 @@ workers it takes."""
 
 RANK_LEVELS = 4
 """Ranks of models are sorted into as many levels: each is a group of its own."""
+
+NO_ERRORS: Mapping[Any, Any] = MappingProxyType({})
+"""The errors of a node that never raised: almost every node, so they share it."""
 
 NO_LEVEL = -1
 """The rank level of a stage whose model has no rank, and of all where workers are alike."""
@@ -141,8 +147,8 @@ class Work:
         self.length = 0.0
         self.seconds = 0.0
         self.failed: Failure | None = None
-        self.raised_on: dict[str, str] = {}
-        self.errors: dict[Step, list[tuple[str, ...]]] = {}
+        self.raised_on: Mapping[str, str] = NO_ERRORS
+        self.errors: Mapping[Step, Ordered[tuple[str, ...]]] = NO_ERRORS
         self.lost: tuple[Loss, ...] = ()
         self.lost_at: Step = -1
         self.version = 0
@@ -287,8 +293,7 @@ class Frontier:
         """Forget that training of a node raised."""
         work = self.work(node)
         work.failed, work.lost, work.lost_at = None, (), -1
-        work.raised_on.clear()
-        work.errors.clear()
+        work.raised_on = work.errors = NO_ERRORS
         self._raised.pop(node, None)
         self.update(node)
 
@@ -337,8 +342,9 @@ class Frontier:
             top.lost, top.lost_at = bottom.lost, bottom.lost_at
             bottom.lost, bottom.lost_at = (), -1
         top.left = bottom.left
-        top.raised_on = dict(bottom.raised_on)
-        top.errors = {at: list(on) for at, on in bottom.errors.items() if at < step}
+        top.raised_on = bottom.raised_on
+        if bottom.errors:
+            top.errors = {at: on for at, on in bottom.errors.items() if at < step}
         if bottom.failed is not None and bottom.failed.step < step:
             top.failed, bottom.failed = bottom.failed, None
 
@@ -488,15 +494,16 @@ class Frontier:
             The host of each of its workers, its own worker first.
         """
         work = self.work(node)
-        work.raised_on.update(hosts)
-        work.errors.setdefault(step, []).append(tuple(hosts))
+        work.raised_on = {**work.raised_on, **hosts}
+        work.errors = {**work.errors, step: (*work.errors.get(step, ()), tuple(hosts))}
         self._raised[node] = None
 
     def excuse(self, place: Place, worker: str) -> None:
         """Take back an error after a place: its worker is put aside, so it proves nothing."""
         node, step = place
-        errors = self.work(node.holder(step + 1)).errors
-        errors[step] = [gang for gang in errors.get(step, ()) if worker not in gang]
+        work = self.work(node.holder(step + 1))
+        proving = tuple(gang for gang in work.errors.get(step, ()) if worker not in gang)
+        work.errors = {**work.errors, step: proving}
 
     def ready(self) -> Iterator[Node]:
         """Yield the stages that could start now, in no order."""

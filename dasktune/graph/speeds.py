@@ -226,6 +226,8 @@ class Speeds:
         self._values_at = values_at or _values_at
         self._measured: dict[Model, dict[str, Mean]] = {}
         self._models: dict[Node, Model] = {}
+        self._same_models: dict[Model, Model] = {}
+        """Each model once: most nodes share theirs."""
         self._all: dict[str, Mean] = {}
         self._factors = Factors()
         self._unlearned: dict[tuple[Model, str], None] = {}
@@ -473,7 +475,8 @@ class Speeds:
         model = self._models.get(node)
         if model is None:
             devices = devices_at(node.sequences, node.start)
-            model = self._models[node] = self._model_at(node.sequences, node.start, devices)
+            model = self._model_at(node.sequences, node.start, devices)
+            model = self._models[node] = self._same_models.setdefault(model, model)
         return model
 
     def _model_at(self, sequences: Sequences, step: Step, devices: int) -> Model:

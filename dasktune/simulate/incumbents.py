@@ -42,6 +42,8 @@ class Incumbents:
         (direction,) = objective.directions
         self._sign = -1.0 if direction is Direction.MAXIMIZE else 1.0
         self._better: list[tuple[float, float, float]] = []
+        self._best = (math.inf, math.inf)
+        """Time and loss of the best value so far."""
         self._spans: list[tuple[float, float, int]] = []
         self._jobs: list[SimulatedJob] = []
 
@@ -56,7 +58,16 @@ class Incumbents:
             loss = self.loss_of(value)
             if loss < best:
                 best = loss
-                self._better.append((job.time_of(step), loss, value))
+                self._add(job.time_of(step), loss, value)
+
+    def _add(self, seconds: float, loss: float, value: float) -> None:
+        """Add a value unless one as good was known as early."""
+        known_at, least = self._best
+        if known_at <= seconds and least <= loss:
+            return
+        self._better.append((seconds, loss, value))
+        if loss < least:
+            self._best = seconds, loss
 
     def count(self, job: SimulatedJob, steps: int, now: float) -> None:
         """Add the total steps of a job that is over."""

@@ -56,7 +56,7 @@ class SimulatedJob:
     launched: float
     pace: Pace
     stop: Step
-    saves: set[Step]
+    saves: tuple[Step, ...]
     lead: float = 0.0
     save: float = 0.0
     dropped: float = math.inf

@@ -384,7 +384,7 @@ class SimulatedRunner:
             launched=self.now,
             pace=pace,
             stop=stop,
-            saves={*order.saves, *self._extra.pop(order.attempt, ())},
+            saves=tuple({*order.saves, *self._extra.pop(order.attempt, ())}),
             lead=lead,
             save=conditions.overheads.save,
             dropped=self.now + dropped,
@@ -478,7 +478,10 @@ class SimulatedRunner:
         """Return the reports since the last saved state, which the state at `step` saves."""
         job.saved = step
         known = sorted(at for at in job.values if at <= step)
-        return tuple((at, {self._metric: job.values.pop(at)}) for at in known)
+        reports = tuple((at, {self._metric: job.values.pop(at)}) for at in known)
+        if not job.values:
+            job.values = {}  # an emptied dict keeps its memory, and jobs are kept to the end
+        return reports
 
     def _value(self, job: SimulatedJob, step: Step) -> float:
         value = job.values.get(step)
@@ -527,7 +530,7 @@ class SimulatedRunner:
         elif job.time_of(order.step) <= self.now:
             self.tell(SaveMissed(attempt=order.attempt, step=order.step))
         else:
-            job.saves.add(order.step)
+            job.saves = tuple({*job.saves, order.step})
             self._replan(worker, job)
 
     def _stop(self, worker: Worker, order: StopStage) -> None:
