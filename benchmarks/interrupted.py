@@ -6,6 +6,7 @@ what a run on a cluster would have written by then.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -54,10 +55,11 @@ class _KilledError(Exception):
 class _Recorded:
     """An engine whose outcomes are written as a runner does, until it has had enough reports."""
 
-    def __init__(self, study: dt.Study, reports: int) -> None:
+    def __init__(self, study: dt.Study, reports: float, *, keeps_states: bool = True) -> None:
         self.engine: Engine = study._optimizer.engine()
         self.reports = 0
         self._most = reports
+        self._keeps_states = keeps_states
         self._store = study.store
         self._recorder = recorder_of(study.results)
         self._events = 0
@@ -80,15 +82,19 @@ class _Recorded:
                 self._ended(event)
         outcome = self._written(self.engine.handle(event, now))
         if self.reports >= self._most:
-            self._recorder.flush()
+            self.flush()
             raise _KilledError
         return outcome
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        self._recorder.flush()
 
     def _written(self, outcome: Outcome) -> Outcome:
         self._recorder.outcome(outcome)
         self._events += 1
         if self._events % TOGETHER == 0:
-            self._recorder.flush()
+            self.flush()
         for order in outcome.orders:
             if isinstance(order, RunStage):
                 self._orders[order.attempt] = order
@@ -102,6 +108,8 @@ class _Recorded:
             node, [(at, node.key_at(at), report) for at, report in event.reports]
         )
         self.reports += len(event.reports)
+        if not self._keeps_states:
+            return
         key = node.key_at(event.step)
         commit = self._store.save(
             encode({"value": 0.0}),
@@ -119,7 +127,13 @@ class _Recorded:
         self._orders.pop(event.attempt, None)
 
 
-def open_study(folder: Path, database: str | None = None, *, began: Path | None = None) -> dt.Study:
+def open_study(
+    folder: Path,
+    database: str | None = None,
+    *,
+    began: Path | None = None,
+    step_seconds: float = 0.2,
+) -> dt.Study:
     """Return the study in a folder, as a user's script would open it."""
     return dt.create_study(
         Noting,
@@ -129,13 +143,22 @@ def open_study(folder: Path, database: str | None = None, *, began: Path | None 
         metric=METRIC,
         direction="minimize",
         load_if_exists=True,
-        config={"began": str(began or folder / "began"), "seconds": 0.2},
+        config={"began": str(began or folder / "began"), "seconds": step_seconds},
     )
 
 
 def loss_of(values: Mapping[str, Any], step: Step) -> float:
     """Return a metric that falls, from what a trial's hyper-parameters are."""
     return 9973 * sum(map(float, values.values())) % 1 + 1 / step
+
+
+def write_whole_study(folder: Path, tuner: Tuner, *, report_every: Step, workers: int) -> None:
+    """Run a study to its end; states from which nothing goes on are not stored."""
+    study = open_study(folder)
+    recorded = _Recorded(study, math.inf, keeps_states=False)
+    _runner(recorded, report_every, workers).run(tuner)
+    recorded.flush()
+    study.close()
 
 
 def write_study(
@@ -149,23 +172,21 @@ def write_study(
     """
     study = open_study(folder, database)
     recorded = _Recorded(study, reports)
+    with suppress(_KilledError):
+        _runner(recorded, 1, WORKERS).run(tuner)
+    following_records = next_records(recorded.engine, following)
+    study.close()
+    return recorded.reports, following_records
+
+
+def _runner(engine: _Recorded, report_every: Step, workers: int) -> SimulatedRunner:
     conditions = Conditions(
         curve=loss_of,
         pace=lambda sequences, start, stop, kind: EvenPace(1.0),
         mishaps=Mishaps(straggling=0.5, drop=0.0, seed=0),
-        report_every=1,
+        report_every=report_every,
     )
-    runner = SimulatedRunner(
-        recorded,  # type: ignore[arg-type]
-        conditions,
-        workers=WORKERS,
-        limits=Limits(),
-    )
-    with suppress(_KilledError):
-        runner.run(tuner)
-    following_records = next_records(recorded.engine, following)
-    study.close()
-    return recorded.reports, following_records
+    return SimulatedRunner(engine, conditions, workers=workers, limits=Limits())  # type: ignore[arg-type]
 
 
 def next_records(engine: Engine, count: int) -> list[Record]:

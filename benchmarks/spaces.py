@@ -224,3 +224,52 @@ def three_levels(levels: int) -> dt.Space:
 def all_different() -> dt.Space:
     """Return a space of which no two random trials have anything in common."""
     return dt.Space(lr=dt.Float(1e-5, 1.0, log=True), batch_size=[64, 128])
+
+
+def drawn_hippo(rng: np.random.Generator, trials: int, steps: int) -> dt.Space:
+    """Return a grid in the manner of Hippo's studies whose milestones are drawn.
+
+    Parameters
+    ----------
+    rng
+        Draws the milestones.
+    trials
+        A multiple of 12: so many learning rates with four batch sizes and three momenta.
+    steps
+        Steps of a trial.
+    """
+
+    def cuts(most: int) -> list[int]:
+        count = int(rng.integers(1, most + 1))
+        drawn = rng.choice(np.arange(steps // 4, steps), size=count, replace=False)
+        return sorted(map(int, drawn))
+
+    def drop() -> Sequence:
+        return MultiStep(0.1, milestones=cuts(3), gamma=0.1)
+
+    def rest() -> Sequence:
+        kinds = (drop, drop, lambda: Constant(0.1), lambda: Exponential(0.1, gamma=0.95))
+        return kinds[int(rng.integers(len(kinds)))]()
+
+    def rate() -> Sequence:
+        match int(rng.integers(6)):
+            case 0 | 1:
+                return drop()
+            case 2 | 3:
+                return Warmup(5 * int(rng.integers(1, 3)), 0.1) >> rest()
+            case 4:
+                return Warmup(10, 0.1) >> WarmRestarts(0.1, int(rng.integers(10, 30)))
+            case _:
+                return Cyclic(0.001, 0.1, int(rng.integers(10, 30)))
+
+    rates = {Constant(0.1): None, Exponential(0.1, gamma=0.95): None}
+    while len(rates) < trials // 12:
+        rates[rate()] = None
+    sizes = {Constant(128): None}
+    while len(sizes) < 4:
+        sizes[Piecewise([128, int(rng.choice([256, 512]))], boundaries=cuts(1))] = None
+    momenta = {Constant(0.9): None}
+    while len(momenta) < 3:
+        boundaries = cuts(2)
+        momenta[Piecewise([0.9, 0.95, 0.99][: len(boundaries) + 1], boundaries=boundaries)] = None
+    return dt.Space(lr=list(rates), batch_size=list(sizes), momentum=list(momenta))

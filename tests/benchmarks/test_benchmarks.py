@@ -27,6 +27,7 @@ MODULES = (
     "merging",
     "overhead",
     "wall_time",
+    "critical_paths",
     "utilisation",
     "start",
     "all",
@@ -190,6 +191,33 @@ def test_the_grid_is_the_one_of_the_figures(load: Any) -> None:
         assert cost.bound_steps == bound
     assert (cost.steps_requested, cost.steps_unique) == (spaces.REQUESTED, spaces.UNIQUE)
     assert round(cost.merge_rate, 4) == 2.4601
+
+
+def test_list_scheduling_takes_whole_longest_paths_first(load: Any) -> None:
+    listed = load("critical_paths")
+    # A trunk of 4 steps; then a branch of 6, and one of 2 that parts into two of 4.
+    drops = [MultiStep(0.1, milestones=[4], gamma=0.5), Constant(0.1)]
+    space = dt.Space(lr=[*drops, MultiStep(0.1, milestones=[6], gamma=0.5)])
+    nodes = list(listed._plan(space, 10))
+    assert [listed.list_scheduled(nodes, workers) for workers in (1, 2, 3)] == [20.0, 14.0, 10.0]
+
+
+@pytest.mark.process
+def test_critical_paths_are_close_to_list_scheduling(tmp_path: Path) -> None:
+    figures = run("critical_paths", tmp_path)
+    ratios = [each["value"] for name, each in figures.items() if "whole paths" in name]
+    assert len(ratios) == 4
+    assert all(0.9 < ratio <= 1.02 for ratio in ratios)
+    bounds = [each["value"] for name, each in figures.items() if "bound" in name]
+    assert all(ratio >= 1 for ratio in bounds), "no schedule beats the tree bound"
+
+
+@pytest.mark.cluster
+def test_a_large_study_is_read_in_every_way(tmp_path: Path) -> None:
+    figures = run("large", tmp_path)
+    assert all(figure["value"] > 0 for figure in figures.values())
+    for name in ("summary", "dasktune report", "the page's first answers", "going on"):
+        assert any(f"CPU of {name}" in each for each in figures), name
 
 
 def test_the_naive_reference_counts_beginnings_by_hand(load: Any) -> None:

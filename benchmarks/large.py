@@ -1,0 +1,304 @@
+"""A study of 100,000 trials, 1,000,000 reports and 10,000,000 steps: running it, and reading it.
+
+The study is simulated on 512 workers, once without a database, which gives the cost of an event
+and the memory of a trial, and once with its log. Then the written study is read in every way, each
+in a process of its own, and goes on with a few more trials. A tenth of the study shows what grows
+faster than the study. A part is run live, on 64 workers in this process.
+
+    python benchmarks/large.py --folder /tmp/large
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+from figures import Figure, main
+from interrupted import open_study, write_whole_study
+from spaces import all_different
+from trainers import Nothing
+
+import dasktune as dt
+from dasktune.cluster.local import LOCAL_SETTINGS
+from dasktune.dashboard.access import HEADER
+from dasktune.dashboard.process import served
+
+TRIALS, SHORT_TRIALS = 100_000, 200
+STEPS, REPORT_EVERY = 100, 10
+WORKERS, LIVE_WORKERS, SHORT_LIVE_WORKERS = 512, 64, 4
+LIVE_TRIALS, SHORT_LIVE_TRIALS = 5_000, 100
+LIVE_STEPS = 10
+MORE_TRIALS = 64
+"""Trials that are added to a study that is opened again."""
+
+EVENT_US, TRIAL_KB = 100.0, 3.0
+GROWTH = 15.0
+"""Most CPU time of a study over that of a tenth of it."""
+
+LIVE_GROWTH = 1.5
+QUIET: Mapping[str, Any] = {"progress": False, "last_line": False, "check": False}
+CALL = "--call"
+
+
+class Quiet(Nothing):
+    """Trains nothing, in a thread of this process."""
+
+    requires_process = False
+
+
+def tuner_of(trials: int, steps: int = STEPS) -> dt.algos.Random:
+    """Return a tuner whose trials have nothing in common."""
+    return dt.algos.Random(all_different(), trials=trials, max_steps=steps)
+
+
+def measure(short: bool, folder: Path | None = None) -> list[Figure]:
+    """Simulate, write, read and go on with studies of two sizes; run a part live."""
+    trials = SHORT_TRIALS if short else TRIALS
+    sizes = (trials,) if short else (trials // 10, trials)
+    place = folder or Path(tempfile.mkdtemp(prefix="large-"))
+    try:
+        figures = _simulated({size: _called("simulated", place, size) for size in sizes})
+        for size in sizes:
+            if not _study(place, size).exists():
+                _called("written", place, size)
+        nbytes = sum(path.stat().st_size for path in _study(place, trials).rglob("*.db"))
+        figures.append(
+            Figure(name=f"database of {trials:,} trials", value=nbytes / 2**20, unit="MiB")
+        )
+        for name in READS:
+            measured = [_called(name, place, size) for size in sizes]
+            figures += _reading(f"{name}, {trials:,} trials", measured)
+    finally:
+        if folder is None:
+            shutil.rmtree(place)
+    live = SHORT_LIVE_TRIALS if short else LIVE_TRIALS
+    return [*figures, *_live(live, SHORT_LIVE_WORKERS if short else LIVE_WORKERS)]
+
+
+def _study(place: Path, trials: int) -> Path:
+    return place / f"{trials}"
+
+
+def _simulated(measured: Mapping[int, Mapping[str, float]]) -> list[Figure]:
+    """Return the cost of an event and of a trial on the virtual clock, for each size."""
+    return [
+        figure
+        for trials, each in measured.items()
+        for figure in (
+            Figure(
+                name=f"driver CPU of an event, {trials:,} trials",
+                value=each["cpu"] / each["events"] * 1e6,
+                unit="us",
+                at_most=EVENT_US,
+                note=f"{each['events']:,.0f} starts, saves and ends; {each['cpu']:.1f} s; "
+                f"simulated on {WORKERS} workers",
+            ),
+            Figure(
+                name=f"memory of a trial, {trials:,} trials",
+                value=each["grown_mebibytes"] * 1024 / trials,
+                unit="kB",
+                at_most=TRIAL_KB,
+                note=f"{each['grown_mebibytes']:,.0f} MiB in all, with its 10 reports",
+            ),
+        )
+    ]
+
+
+def _reading(name: str, measured: list[dict[str, float]]) -> list[Figure]:
+    """Return what reading a study costs, and how that grows from a tenth of it to the whole."""
+    *small, large = measured
+    note = f"wall {large['seconds']:.1f} s, {large['mebibytes']:,.0f} MiB"
+    return [
+        Figure(name=f"CPU of {name}", value=large["cpu"], unit="s", note=note),
+        *(
+            Figure(
+                name=f"growth of {name}",
+                value=large["cpu"] / tenth["cpu"],
+                unit="x",
+                at_most=GROWTH,
+                note=f"{tenth['cpu']:.2f} s for a tenth",
+            )
+            for tenth in small
+        ),
+    ]
+
+
+# ------------------------------------------------------------------------------ the calls
+
+
+def simulate(folder: Path, trials: int) -> dict[str, float]:
+    """Simulate without a database; return the number of events and what it grew by."""
+    before = _most_mebibytes()
+    ran = dt.simulate(
+        tuner_of(trials), lambda values, step: 1 / step, workers=WORKERS, report_every=REPORT_EVERY
+    )
+    return {"events": len(ran.events), "grown_mebibytes": _most_mebibytes() - before}
+
+
+def write(folder: Path, trials: int) -> None:
+    """Simulate with the log and all rows written."""
+    write_whole_study(folder, tuner_of(trials), report_every=REPORT_EVERY, workers=WORKERS)
+
+
+def go_on(folder: Path, trials: int) -> None:
+    """Open the study and train some more trials, on a copy of its database."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as copy, _workers(2) as client:
+        shutil.copytree(folder, copy, dirs_exist_ok=True)
+        study = open_study(Path(copy), step_seconds=0.0)
+        study.optimize(tuner_of(trials + MORE_TRIALS), client=client, **QUIET)
+        study.close()
+
+
+def _on_study(read: Callable[[dt.Study], object]) -> Callable[[Path, int], None]:
+    def call(folder: Path, trials: int) -> None:
+        study = open_study(folder)
+        read(study)
+        study.close()
+
+    return call
+
+
+def _command(*words: str) -> Callable[[Path, int], None]:
+    def call(folder: Path, trials: int) -> None:
+        command = [sys.executable, "-m", "dasktune", words[0], str(folder / "store"), *words[1:]]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    return call
+
+
+def page(folder: Path, trials: int) -> None:
+    """Get the answers that the page asks for first."""
+    with served(str(folder / "store" / "dasktune.db")) as address:
+        base, _, token = address.partition("#")
+        for question in ("studies", "overview/1", "trials/1?since=0"):
+            request = urllib.request.Request(f"{base}api/{question}")
+            request.add_header(HEADER, token.rpartition("=")[2])
+            urllib.request.urlopen(request).read()
+
+
+READS: Mapping[str, Callable[[Path, int], None]] = {
+    "opening a study": _on_study(lambda study: None),
+    "best_trial": _on_study(lambda study: study.best_trial),
+    "trials": _on_study(lambda study: study.trials),
+    "trials_dataframe": _on_study(lambda study: study.trials_dataframe()),
+    "summary": _on_study(lambda study: study.summary()),
+    "dasktune status": _command("status"),
+    "dasktune ls": _command("ls"),
+    "dasktune report": _command("report", "--output", os.devnull),
+    "the page's first answers": page,
+    f"going on with {MORE_TRIALS} more trials": go_on,
+}
+
+CALLS: Mapping[str, Callable[[Path, int], Any]] = {"simulated": simulate, "written": write, **READS}
+
+
+def _called(name: str, place: Path, trials: int) -> dict[str, float]:
+    """Call one of `CALLS` in a process of its own; return what it says, and what it took."""
+    command = [sys.executable, __file__, CALL, name, str(_study(place, trials)), str(trials)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{name} of {trials} trials must succeed:\n{done.stderr}")
+    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    print(f"{name}, {trials:,} trials: {measured['cpu']:.2f} s of CPU", flush=True)
+    return measured
+
+
+def _call(name: str, folder: Path, trials: int) -> None:
+    """Print what a call returns, with its times and the memory of this process and its own."""
+    began, cpu = time.perf_counter(), _cpu_seconds()
+    returned = CALLS[name](folder, trials) or {}
+    taken = {"seconds": time.perf_counter() - began, "cpu": _cpu_seconds() - cpu}
+    print(json.dumps({**taken, "mebibytes": _most_mebibytes(), **returned}))
+
+
+def _cpu_seconds() -> float:
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+def _most_mebibytes() -> float:
+    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return max(resource.getrusage(each).ru_maxrss for each in whose) / 1024
+
+
+# ------------------------------------------------------------------------------------ live
+
+
+def _live(trials: int, workers: int) -> list[Figure]:
+    """Return the CPU time of a trial of a live study, and how it grows with the study."""
+    small, large = trials // 5, trials
+    with _workers(workers) as client:
+        cpu = {
+            size: _run(client, size) for size in (small // 10, small, large)
+        }  # the first warms up
+    note = f"{workers} workers, scheduler and driver in one process; {LIVE_STEPS} reports a trial"
+    name = f"of a live trial, {large:,} trials on {workers} workers"
+    growth = cpu[large] / cpu[small]
+    return [
+        Figure(name=f"CPU {name}", value=cpu[large] * 1e3, unit="ms", note=note),
+        Figure(
+            name=f"growth {name}",
+            value=growth,
+            unit="x",
+            at_most=LIVE_GROWTH,
+            note=f"{cpu[small] * 1e3:.2f} ms in a study of {small:,}",
+        ),
+    ]
+
+
+def _run(client: Client, trials: int) -> float:
+    """Run a study; return the CPU seconds of this process for each trial."""
+    with tempfile.TemporaryDirectory() as folder:
+        study = dt.create_study(
+            Quiet, name="live", storage=folder, metric="value", direction="minimize"
+        )
+        gc.collect()
+        began = time.process_time()
+        study.optimize(tuner_of(trials, LIVE_STEPS), client=client, **QUIET)
+        taken = time.process_time() - began
+        complete = sum(trial.steps == LIVE_STEPS for trial in study.results.records.values())
+        study.close()
+    if complete != trials:
+        raise RuntimeError(f"{trials} trials must be complete, got {complete}")
+    return taken / trials
+
+
+@contextmanager
+def _workers(count: int) -> Iterator[Client]:
+    with (
+        dask.config.set({**LOCAL_SETTINGS, "distributed.logging.distributed": "error"}),
+        LocalCluster(
+            processes=False,
+            n_workers=count,
+            threads_per_worker=1,
+            memory_limit=0,
+            host="127.0.0.1",
+            protocol="tcp://",
+            dashboard_address="127.0.0.1:0",
+            worker_dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+if __name__ == "__main__":
+    if CALL in sys.argv:
+        chosen, given, size = sys.argv[-3:]
+        _call(chosen, Path(given), int(size))
+    else:
+        sys.exit(main("large", measure, folder="folder for the studies, which stay there"))
