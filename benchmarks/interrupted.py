@@ -153,7 +153,7 @@ def loss_of(values: Mapping[str, Any], step: Step) -> float:
 
 
 def write_whole_study(folder: Path, tuner: Tuner, *, report_every: Step, workers: int) -> None:
-    """Run a study to its end; states from which nothing goes on are not stored."""
+    """Run a study to its end, without states in the store."""
     study = open_study(folder)
     recorded = _Recorded(study, math.inf, keeps_states=False)
     _runner(recorded, report_every, workers).run(tuner)

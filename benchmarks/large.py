@@ -119,7 +119,7 @@ def _simulated(measured: Mapping[int, Mapping[str, float]]) -> list[Figure]:
 
 
 def _reading(name: str, measured: list[dict[str, float]]) -> list[Figure]:
-    """Return what reading a study costs, and how that grows from a tenth of it to the whole."""
+    """Return the cost of reading a study, and its growth from a tenth to the whole."""
     *small, large = measured
     note = f"wall {large['seconds']:.1f} s, {large['mebibytes']:,.0f} MiB"
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -54,7 +54,7 @@ from dasktune.results.summary import (
     suspensions_of,
     trials_on_several_classes,
 )
-from dasktune.results.trial_paths import last_step
+from dasktune.results.trial_paths import MOST_STEPS, keys_of, last_step
 from dasktune.results.withdrawn import withdrawn_of
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
@@ -66,6 +66,10 @@ if TYPE_CHECKING:
     import pandas
 
     from dasktune.traces.trace import Trace
+
+
+FEW_TRIALS = 10
+"""Trials that are shown by looking up their states; for more, the whole study is read."""
 
 
 class StudyResults:
@@ -477,11 +481,35 @@ class StudyResults:
 
     def _shown(self, records: Iterable[TrialRecord]) -> list[Trial]:
         shown = {record.number: record for record in records}
-        spans = spans_of(self.plan, self.database.stages(self.row.id), shown)
+        if self._dispatcher is None and self._are_few(shown.values()):
+            plan, stages = self._path_of_few(shown.values())
+        else:
+            plan, stages = self.plan, self.stages()
+        spans = spans_of(plan, stages, shown)
         return [
-            trial_of(self.plan, record, self.metric, span=spans.get(number))
+            trial_of(plan, record, self.metric, span=spans.get(number))
             for number, record in shown.items()
         ]
+
+    def _are_few(self, records: Collection[TrialRecord]) -> bool:
+        """Whether looking up each state of some trials is faster than reading the whole study."""
+        return len(records) <= FEW_TRIALS and all(
+            record.was_trained_here and 0 < last_step(record) <= MOST_STEPS for record in records
+        )
+
+    def _path_of_few(self, records: Collection[TrialRecord]) -> tuple[SearchPlan, list[StageRow]]:
+        """Return a plan of few trials with their metrics, and the stages that trained them."""
+        plan = registered(self.row, records)
+        places = {
+            key: (record.number, step)
+            for record in records
+            for step, key in keys_of(plan, record.number, range(1, last_step(record) + 1))
+        }
+        for key, metrics in self.database.metrics_at(places):
+            number, step = places[key]
+            plan.learn(plan.node_at(number, step), step, metrics=metrics)
+        stages = self.database.stages_to(list(places), ())
+        return plan, [stage for stage in stages if stage.study_id == self.row.id]
 
     def _known_best(self) -> TrialRecord:
         if len(self.objective.metrics) > 1:

@@ -440,8 +440,9 @@ def test_open_study_reads_neither_event_log_nor_trials(tmp_path: Path, client: C
         again = make(tmp_path, load_if_exists=True)
     NotesReads.reads.clear()
     assert (again.best_value, again.best_params, repr(again)) == expected
-    assert NotesReads.reads == []
     assert again.best_trial.value == expected[0]
+    assert NotesReads.reads == []
+    assert again.plan.paths.keys() == {0, 1, 2}
     assert {"trials", "known_metrics"} <= set(NotesReads.reads)
     again.close()
 
