@@ -417,7 +417,7 @@ def report(
     if target.endswith(".py") and "://" not in database and not Path(database).exists():
         raise ConfigurationError(f"study {places.study!r} has no trials yet: run it first")
     with open_results(places) as results:
-        if not results.trials:
+        if not results.history.count_trials():
             raise ConfigurationError(f"study {results.name!r} has no trials yet: run it first")
         typer.echo(str(write_report(results, output)))
 
