@@ -79,8 +79,11 @@ def test_traffic_of_a_noop_trial_stays_small(tmp_path: Path) -> None:
     assert counts["messages from workers to the driver of a no-op trial"] < 1.8
     assert counts["graphs sent to the scheduler of a no-op trial"] <= 1
     assert counts["transactions of a no-op trial"] <= 1
-    assert counts["syncs of a no-op trial"] < 3
-    assert counts["objects of a no-op trial"] < 0.9
+    # Where a save takes no time, as in memory, all last states are stored.
+    assert counts["syncs of a no-op trial"] < 5
+    assert counts["objects of a no-op trial"] < 1.2
+    assert counts["syncs of a small state that is stored"] < 3.2
+    assert counts["objects of a small state that is stored"] == 1
 
 
 @pytest.mark.cluster

@@ -115,14 +115,12 @@ class LocalFiles:
         self._note_synced(folder)
 
     def _note_synced(self, folder: Path) -> None:
-        """Remember the folder above, if any, that nobody removes."""
-        self._named.update(
-            each
-            for each in itertools.takewhile(
-                lambda each: each not in self._named, self._inside(folder)
-            )
-            if layout.lasts(each.relative_to(self._root).as_posix())
+        """Remember the folder above, if any, that nobody removes, and so those above it."""
+        above = itertools.dropwhile(
+            lambda each: not layout.lasts(each.relative_to(self._root).as_posix()),
+            self._inside(folder),
         )
+        self._named.update(above)
 
     def _temporary(self, target: Path, content: bytes, durable: bool) -> Path:
         aside, parts = _aside(target), [np.frombuffer(content, np.uint8)]
