@@ -161,6 +161,7 @@ def search_by(task: Task, tuner: dt.algos.Tuner) -> Search:
     prices = Prices()
     sequences: dict[int, Sequences] = {}
     waiting: dict[int, Extend] = {}
+    alone: dict[int, Step] = {}
     trained, budget = 0, task.trials * task.steps
     tuner.prepare({})
     decisions = tuner.ask(1)
@@ -175,13 +176,15 @@ def search_by(task: Task, tuner: dt.algos.Tuner) -> Search:
         until = waiting.pop(trial).until
         trained += prices.price(sequences[trial], until)
         prices.store(trial, sequences[trial], until)
+        alone[trial] = until
         value = task.value(sequences[trial], until)
         if until == task.steps and value >= task.target:
-            return Search(merged=trained, alone=trained, trials=len(sequences), reached=True)
+            steps = sum(alone.values())
+            return Search(merged=trained, alone=steps, trials=len(alone), reached=True)
         losses = (-value if math.isfinite(value) else math.inf,)
         decisions = tuner.tell(Report(trial=trial, step=until, metrics={}, losses=losses))
         decisions += [] if waiting or decisions else tuner.ask(1)
-    return Search(merged=budget, alone=budget, trials=len(sequences), reached=False)
+    return Search(merged=budget, alone=budget, trials=len(alone), reached=False)
 
 
 # ------------------------------------------------------------------- the recorded trials
@@ -566,12 +569,12 @@ def measure(task: Task, seeds: range) -> dict[str, list[Search]]:
 
 def figures(task: Task, searches: Mapping[str, list[Search]]) -> Iterator[Figure]:
     """Yield the ratios of medians, with intervals over resampled seeds."""
-    theirs = {
+    rivals = {
         TREE: [each.merged for each in searches["TPE"]],
         ALONE: [each.alone for each in searches["TPE"]],
         PAUSED: [each.merged for each in searches[PAUSED]],
     }
-    for ours, (name, steps) in product(OURS, theirs.items()):
+    for ours, (name, steps) in product(OURS, rivals.items()):
         ratio, low, high = _ratio(
             np.array([each.merged for each in searches[ours]]), np.array(steps)
         )
@@ -584,12 +587,12 @@ def figures(task: Task, searches: Mapping[str, list[Search]]) -> Iterator[Figure
         )
 
 
-def _ratio(ours: Array, theirs: Array) -> tuple[float, float, float]:
+def _ratio(ours: Array, rivals: Array) -> tuple[float, float, float]:
     rng = np.random.default_rng(0)
     picks = rng.integers(len(ours), size=(RESAMPLES, 2, len(ours)))
-    ratios = np.median(ours[picks[:, 0]], axis=1) / np.median(theirs[picks[:, 1]], axis=1)
+    ratios = np.median(ours[picks[:, 0]], axis=1) / np.median(rivals[picks[:, 1]], axis=1)
     low, high = np.quantile(ratios, [0.025, 0.975])
-    return float(np.median(ours) / np.median(theirs)), float(low), float(high)
+    return float(np.median(ours) / np.median(rivals)), float(low), float(high)
 
 
 def table(of: Sequence[tuple[Task, Mapping[str, list[Search]]]]) -> Table:

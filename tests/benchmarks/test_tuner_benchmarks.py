@@ -320,7 +320,7 @@ def test_branching_counts_the_steps_of_a_search_by_hand(load: Any) -> None:
     order = branching.search(task, "grid", 0)
     assert (order.merged, order.alone, order.trials, order.reached) == (24, 30, 3, True)
     paused = branching.search_by(task, dt.algos.Grid(space, max_steps=10))
-    assert (paused.merged, paused.trials, paused.reached) == (24, 3, True)
+    assert paused == order
     hopeless = replace(task, target=2.0)
     assert branching.search_by(hopeless, dt.algos.Grid(space, max_steps=10)).merged == 500
 
