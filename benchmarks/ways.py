@@ -75,7 +75,6 @@ def _trace(trials: int) -> list[Call]:
             processes=False,
             n_workers=2,
             threads_per_worker=1,
-            host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
         ) as cluster,
         Client(cluster) as client,

@@ -52,7 +52,6 @@ def single_thread(trainer: Any) -> Iterator[Client]:
             processes=False,
             n_workers=1,
             threads_per_worker=1,
-            host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
         ) as cluster,
         Client(cluster) as client,
