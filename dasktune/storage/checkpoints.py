@@ -12,14 +12,15 @@ for it, too.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -48,6 +49,9 @@ _FORMAT, _VERSION, _VERSION_WITH_STATE = "dasktune-commit", 2, 3
 
 SMALL_NBYTES = 64 * 2**10
 """Largest state, document and tensors, that lies in its commit."""
+
+_AT_ONCE = 128
+"""Commits that are read together: there may be many, with a state in each."""
 
 _CHUNK = "c.0"
 """The one chunk of such a state, if it has tensors."""
@@ -187,8 +191,8 @@ class CheckpointStore:
     ) -> None:
         self.url = url
         self._files = files or open_files(url, patience=patience)
-        self._listed: dict[str, tuple[Entry, Commit | None]] = {}
-        """Commits that a listing has opened; None where no state lies in one."""
+        self._listed: dict[str, tuple[Entry, _Small | None]] = {}
+        """The states in commits that a listing has opened; None where none lies in one."""
 
     @property
     def files(self) -> Files:
@@ -414,8 +418,8 @@ class CheckpointStore:
         self,
         committed: Mapping[str, Entry],
         attempts: Mapping[str, Mapping[str, tuple[int, float]]],
-    ) -> dict[str, Commit]:
-        """Return the listed commits in which states lie; each is opened once by this object.
+    ) -> dict[str, _Small]:
+        """Return the states that lie in listed commits; each is opened once by this object.
 
         Such a commit is larger than any data of the same state beside it, which a dead upload
         or an earlier version has left.
@@ -431,19 +435,15 @@ class CheckpointStore:
             if key in self._listed and self._listed[key][0] == committed[key]
         }
         unknown = [key for key in possible if key not in known]
-        files = self._commit_files(unknown)
-        opened: dict[str, tuple[Entry, Commit | None]] = {
-            key: (
-                committed[key],
-                files[key].commit if key in files and files[key].array is not None else None,
-            )
-            for key in unknown
+        small = {
+            key: _Small(file.commit.attempt, file.commit.step)
+            for key, file in self._commit_files(unknown)
+            if file.array is not None
         }
+        opened = {key: (committed[key], small.get(key)) for key in unknown}
         # Where a store does not tell the time, a commit may be another one of the same size.
         self._listed = {**known, **{key: each for key, each in opened.items() if each[0].modified}}
-        return {
-            key: commit for key, (_, commit) in {**known, **opened}.items() if commit is not None
-        }
+        return {key: state for key, (_, state) in {**known, **opened}.items() if state is not None}
 
     def time(self) -> float:
         """Return the present time by the store's clock (epoch seconds); 0 if it tells none.
@@ -468,19 +468,19 @@ class CheckpointStore:
         StorageError
             If the store cannot be read.
         """
-        return {key: file.commit for key, file in self._commit_files(keys).items()}
+        return {key: file.commit for key, file in self._commit_files(keys)}
 
-    def _commit_files(self, keys: Iterable[str]) -> dict[str, _CommitFile]:
-        wanted = list(keys)
-        names = [layout.commit_path(key).removeprefix(f"{layout.ROOT}/") for key in wanted]
-        with self._failing("read from"):
-            contents = self._files.read(layout.ROOT, names)
-        files = {}
-        for key, content in zip(wanted, contents, strict=True):
-            with suppress(CorruptCheckpointError, NewerFormatError):
-                if content is not None:
-                    files[key] = _commit_of(key, content.tobytes())
-        return files
+    def _commit_files(self, keys: Iterable[str]) -> Iterator[tuple[str, _CommitFile]]:
+        """Yield the readable commits of keys; the states in few of them are held at a time."""
+        left = iter(keys)
+        while wanted := list(itertools.islice(left, _AT_ONCE)):
+            names = [layout.commit_path(key).removeprefix(f"{layout.ROOT}/") for key in wanted]
+            with self._failing("read from"):
+                contents = self._files.read(layout.ROOT, names)
+            for key, content in zip(wanted, contents, strict=True):
+                file = None if content is None else _readable(key, content.tobytes())
+                if file is not None:
+                    yield key, file
 
     def _commit_content(self, key: str) -> bytes | None:
         folder = layout.key_folder(key)
@@ -525,6 +525,13 @@ def _name_in(url: str, content: bytes) -> str:
     return str(name)
 
 
+class _Small(NamedTuple):
+    """A state that lies in its commit, as listings show it."""
+
+    attempt: str
+    step: Step
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CommitFile:
     """The content of a commit's file.
@@ -559,6 +566,13 @@ def _commit_of(key: str, content: bytes) -> _CommitFile:
         if file.commit.key != key:
             raise CorruptCheckpointError(f"commit is of the key {file.commit.key}")
     return file
+
+
+def _readable(key: str, content: bytes) -> _CommitFile | None:
+    try:
+        return _commit_of(key, content)
+    except (CorruptCheckpointError, NewerFormatError):
+        return None
 
 
 def _commit_from_bytes(content: bytes) -> _CommitFile:

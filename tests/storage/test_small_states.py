@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,24 @@ def test_listing_opens_each_small_state_once(tmp_path: Path) -> None:
     save(store, key="ff01", attempt="2-bb")
     assert {key for each in store.inventory() for key in each.attempts} == {"1-aa", "2-bb"}
     assert store.opened == 6
+
+
+def test_few_states_are_in_memory_at_a_time() -> None:
+    """A store of 100,000 of them would not fit."""
+    store = CheckpointStore("memory://many")
+    snapshot = encode({"weights": np.zeros(48 * 2**10, np.uint8)})
+    keys = [f"ab{number:04}" for number in range(500)]
+    for key in keys:
+        store.save(snapshot, key=key, attempt="1-aa", step=7)
+    tracemalloc.start()
+    try:
+        assert {each.step for each in store.inventory()} == {7}
+        assert store.commits(keys).keys() == set(keys)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        store.files.remove(layout.ROOT)
+    assert peak < 500 * 48 * 2**10
 
 
 def test_dead_upload_beside_a_small_state_is_an_orphan(
