@@ -388,7 +388,7 @@ class Dispatcher:
 
     def next_tick(self, now: float) -> float | None:
         """Return when a `Tick` is due: a worker is about to run dry, or is to be tried again."""
-        return self._placing.next_tick(now)
+        return None if self._is_held else self._placing.next_tick(now)
 
     @property
     def slots(self) -> Mapping[str, Slot]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from dasktune.graph.attempts import Attempt
+
+_FEW = 64
+"""So many outdated entries may stay in any case."""
 
 
 class Ends:
@@ -58,6 +61,10 @@ class Ends:
         self._count += 1
         self._dues[attempt.id] = due
         heappush(self._heap, (due, self._count, attempt))
+        if len(self._heap) > 2 * len(self._dues) + _FEW:
+            # One that is faster than expected is due earlier with each message.
+            self._heap = [each for each in self._heap if self._dues.get(each[2].id) == each[0]]
+            heapify(self._heap)
 
     def take_due(self, now: float) -> Iterator[Attempt]:
         """Remove and yield the attempts that are due."""

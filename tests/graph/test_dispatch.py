@@ -640,6 +640,20 @@ def test_slow_stage_does_not_delay_the_path_behind_it(seconds: float) -> None:
     assert table.join("w1") == [("run", 1, "w1", 0, 9, None)]
 
 
+def test_no_tick_is_due_while_draining() -> None:
+    table = Table(lookahead_seconds=1.5)
+    for trial in range(2):
+        table.trial(Constant(1.0 + trial), 9)
+        table.extend(trial, 9)
+    table.join("w0")
+    table.tell(Started(attempt="0-a"), 10.0)
+    table.tell(TrainingEnded(attempt="0-a", step=9, status="trained", seconds=9.0), 19.0)
+    table.tell(Started(attempt="1-a"), 20.0)
+    assert table.dispatcher.next_tick(20.0) == 27.5
+    table.dispatcher.drain()
+    assert table.dispatcher.next_tick(40.0) is None, "the driver would not wait"
+
+
 def test_draining_ends_everything_and_starts_nothing() -> None:
     table = two_branches()
     table.extend(1, 9)

@@ -80,3 +80,13 @@ def test_ends_of_an_attempt_that_is_never_due_are_forgotten() -> None:
     clock.dues["a"] = 1.5
     clock.ends.watch(clock.attempts["a"], 0.0)
     assert names(clock, 2.0) == ["a", "b"]
+
+
+def test_ends_of_an_attempt_that_speeds_up_do_not_pile_up() -> None:
+    clock = Clock(a=1e6, b=2e6)
+    for message in range(10_000):
+        clock.dues["a"] = 1e6 - message
+        clock.ends.watch(clock.attempts["a"], 0.0)
+    assert len(clock.ends._heap) < 100
+    assert clock.ends.first_due(0.0) == 1e6 - 9_999
+    assert names(clock, 3e6) == ["a", "b"]
