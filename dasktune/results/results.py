@@ -492,18 +492,26 @@ class StudyResults:
         ]
 
     def _are_few(self, records: Collection[TrialRecord]) -> bool:
-        """Whether looking up each state of some trials is faster than reading the whole study."""
+        """Whether looking up each state of some trials is faster than reading the whole study.
+
+        Of steps that a trial was asked for and has not reported, the store may know more than the
+        database.
+        """
         return len(records) <= FEW_TRIALS and all(
-            record.was_trained_here and 0 < last_step(record) <= MOST_STEPS for record in records
+            record.was_trained_here
+            and (record.until or 0) <= record.steps
+            and 0 < record.max_steps <= MOST_STEPS
+            for record in records
         )
 
     def _path_of_few(self, records: Collection[TrialRecord]) -> tuple[SearchPlan, list[StageRow]]:
         """Return a plan of few trials with their metrics, and the stages that trained them."""
-        plan = registered(self.row, records)
+        # A stage that a trial shares may end after the last step of the trial.
+        plan = registered(self.row, records, in_full=True)
         places = {
             key: (record.number, step)
             for record in records
-            for step, key in keys_of(plan, record.number, range(1, last_step(record) + 1))
+            for step, key in keys_of(plan, record.number, range(1, record.max_steps + 1))
         }
         for key, metrics in self.database.metrics_at(places):
             number, step = places[key]
@@ -601,11 +609,16 @@ def plan_of(row: StudyRow) -> SearchPlan:
     )
 
 
-def registered(row: StudyRow, records: Iterable[TrialRecord]) -> SearchPlan:
-    """Return a plan with trials of a study, each up to the last step that a stage may reach."""
+def registered(
+    row: StudyRow, records: Iterable[TrialRecord], *, in_full: bool = False
+) -> SearchPlan:
+    """Return a plan with trials of a study, each up to the last step that a stage may reach.
+
+    `in_full` takes them to the last step that they may ever reach.
+    """
     plan = plan_of(row)
     for record in records:
-        until = last_step(record)
+        until = record.max_steps if in_full else last_step(record)
         if until and record.was_trained_here:
             plan.register(
                 *(record.number, record.keyed_sequences, until, record.seed),
