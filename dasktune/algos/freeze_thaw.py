@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from dasktune.algos.base import Proposal
@@ -11,7 +11,7 @@ from dasktune.algos.branching.continuing import ContinuingSource
 from dasktune.algos.rungs import rungs
 from dasktune.algos.sampled import Budget, Options, SampledTuner
 from dasktune.sequences.values import Arguments
-from dasktune.space import Space
+from dasktune.space import MOST_GRID_POINTS, Space
 from dasktune.types import Decision, Extend, Finish, Report, Step
 
 RUNGS: Final = 3
@@ -122,6 +122,8 @@ class FreezeThaw(SampledTuner):
     ) -> None:
         check = Arguments(type(self).__name__)
         size = Budget.checked(check, budget, max_steps, seed)
+        # Each trial takes a step at least: there may be more steps than trials.
+        size = replace(size, trials=min(size.trials, MOST_GRID_POINTS))
         options = FreezeThawOptions(
             budget=check.whole("budget", budget),
             min_steps=None if min_steps is None else check.whole("min_steps", min_steps),

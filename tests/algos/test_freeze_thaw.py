@@ -158,3 +158,9 @@ def test_freeze_thaw_takes_queued_points_first() -> None:
 def test_bad_arguments_of_freeze_thaw_are_refused(changes: Any, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
         tuner(**changes)
+
+
+def test_budget_may_be_larger_than_any_number_of_trials() -> None:
+    large = tuner(budget=3_000_000, max_steps=20_000)
+    assert large.options.budget == large.most_steps == 3_000_000
+    assert any(isinstance(each, Extend) for each in large.ask(1))
