@@ -3,19 +3,22 @@
 A new interpreter imports Dask and dasktune for most of a second. The fork server of Python does it
 once, beside what the driver does before it needs workers, and a lost worker is replaced at once.
 Each worker still reads the user's script by itself, as one that is a new interpreter. Forked
-processes have the hash seed and the memory allocator of the server, which are set at its start.
+processes have the environment of the server: if it has changed since, workers are interpreters.
 
-It is for Linux and for workers without GPUs. A server that other code has started is left alone.
+It is for Linux and for workers without GPUs. A server that other code has started, or chosen
+modules for, is left alone.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
+from typing import Any
 
 from dasktune.trainer.check_switch import is_on
 
@@ -48,30 +51,60 @@ OWN_ENVIRONMENT = {
 ENVIRONMENT = {
     **OWN_ENVIRONMENT,
     **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")},
-    "PYTHONHASHSEED": "6640",
 }
-"""Those with the ones that Dask sets."""
+"""Those with the ones that Dask sets unless this process has them."""
+
+MAIN = ["__main__"]
+"""What a server imports of which nobody has asked anything."""
+
+REPLACED = "DASKTUNE_FORK_REPLACED"
+"""The variable that tells the server which variables it has for its own imports alone."""
 
 _STARTED: dict[str, str] = {}
-"""Those variables of the server that was started here; empty if none was."""
+"""All variables of the server that this process has started; empty if none was."""
+
+if hasattr(os, "register_at_fork"):
+    # Python asks for the state of the server as its child: a fork has none.
+    os.register_at_fork(after_in_child=_STARTED.clear)
 
 
 def start() -> None:
     """Start the server, if it may be used; it imports while the caller goes on."""
-    is_known = forkserver._forkserver._forkserver_pid is not None  # type: ignore[attr-defined]
-    if is_known or not IS_SAFE or not is_on(SWITCH):
+    server: Any = forkserver._forkserver
+    is_taken = server._forkserver_pid is not None or server._preload_modules != MAIN
+    if is_taken or not IS_SAFE or not is_on(SWITCH):
         return
     loaded = [name for name in BY_DRIVER if name in sys.modules]
     forkserver.set_forkserver_preload([*loaded, *LIBRARIES])
-    environment = {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}
-    with ctrl_c_held_back(), _environment(environment):
-        forkserver.ensure_running()
-    _STARTED.update(environment)
+    variables = _variables()
+    try:
+        with ctrl_c_held_back(), _environment({**variables, **_for_imports()}):
+            forkserver.ensure_running()
+    except OSError:  # the path of the folder of temporary files is too long for a socket, say
+        forkserver.set_forkserver_preload(MAIN)
+    else:
+        _STARTED.update(variables)
 
 
 def serves(environment: Mapping[str, str]) -> bool:
-    """Return whether workers of the server have these variables from their start on."""
-    return bool(_STARTED) and {**_STARTED, **environment} == _STARTED
+    """Return whether the server has what workers that start now have, with these variables."""
+    return {**_variables(), **environment} == _STARTED
+
+
+def _variables() -> dict[str, str]:
+    """Return the variables that Dask gives a new interpreter."""
+    always = {"PYTHONHASHSEED": "6640", "__DASK_PARENT_PID": str(os.getpid())}
+    return {**ENVIRONMENT, **os.environ, **always}
+
+
+def _for_imports() -> dict[str, str]:
+    """Return variables with which the server finds the modules that this process finds.
+
+    Else modules in the working folder come first, whatever they are (Python 3.11).
+    """
+    path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+    replaced = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    return {**replaced, REPLACED: json.dumps({name: os.environ.get(name) for name in replaced})}
 
 
 @contextmanager

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
+import json
 import os
+from contextlib import suppress
 from multiprocessing import util
 
 import numpy as np
+
+from dasktune.cluster.fork_server import REPLACED
 
 _SERVER = os.getpid()
 
@@ -27,9 +32,21 @@ def _begin() -> None:
 def _plan_end(_: object) -> None:
     """Have a worker call at its end what its libraries, or the user, asked Python to call."""
     if os.getppid() == _SERVER:
-        util.Finalize(None, atexit._run_exitfuncs, exitpriority=-1)
+        util.Finalize(None, _end, exitpriority=-1)
 
 
+def _end() -> None:
+    atexit._run_exitfuncs()
+    for value in gc.get_objects():  # files that nobody has closed: forked processes lose their end
+        if issubclass(type(value), io.TextIOWrapper | io.BufferedWriter):
+            with suppress(Exception):
+                value.flush()
+
+
+for name, value in json.loads(os.environ.pop(REPLACED)).items():
+    del os.environ[name]
+    if value is not None:
+        os.environ[name] = value
 os.register_at_fork(after_in_child=_begin)
 util.register_after_fork(atexit, _plan_end)
 gc.freeze()  # modules are never garbage: workers need not look through them

@@ -99,7 +99,7 @@ def local_client(
         settings = {**LOCAL_SETTINGS, "temporary-directory": scratch}
         with dask.config.set(settings), ExitStack() as stack:
             if not gpus_per_worker:
-                keywords |= stack.enter_context(_forked_workers())
+                stack.enter_context(_forked_workers())
             stack.callback(_NANNY.setLevel, _NANNY.level)
             with fork_server.ctrl_c_held_back():
                 cluster = stack.enter_context(_cluster(count, **keywords))
@@ -111,19 +111,16 @@ def local_client(
 
 
 @contextmanager
-def _forked_workers() -> Iterator[dict[str, Any]]:
-    """Have workers forked while this lasts, if they can be; give keywords for the cluster.
-
-    They get the variables of this process: those that it had when the server began may be others.
-    """
+def _forked_workers() -> Iterator[None]:
+    """Have workers forked while this lasts, if they can be."""
     fork_server.start()
-    needed = _pre_spawn_environment()
-    if dask.config.get(METHOD) != "spawn" or not fork_server.serves(needed):
-        yield {}
+    is_served = fork_server.serves(_pre_spawn_environment())
+    if dask.config.get(METHOD) != "spawn" or not is_served:
+        yield
         return
     distributed.utils._forkserver_preload_set = True  # else pandas is imported here, too
     with dask.config.set({METHOD: "forkserver"}):
-        yield {"env": {name: os.environ[name] for name in os.environ.keys() - needed.keys()}}
+        yield
 
 
 def _pre_spawn_environment() -> dict[str, str]:

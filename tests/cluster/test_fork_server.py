@@ -23,28 +23,40 @@ from dasktune.cluster.local import local_client
 def describe(folder):
     note = Path(folder, f"{os.getpid()}.end")
     atexit.register(note.touch)
+    sys.open_log = note.with_suffix(".log").open("w")
+    sys.open_log.write("never closed")
     held = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    seen = {"late": os.environ.get("LATE"), "hash": hash("dasktune"), "parent": os.getppid()}
+    replaced = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    seen = {"replaced": replaced, "hash": hash("dasktune"), "parent": os.getppid()}
     return {**seen, "draw": np.random.random(), "is_held": signal.SIGINT in held}
 
 if __name__ == "__main__":
     fork_server.start()
-    os.environ["LATE"] = "here"
+    if not (child := os.fork()):
+        os._exit(fork_server.serves({}))
     with local_client(2) as client:
         workers = list(client.run(describe, os.path.dirname(__file__)).values())
+    served_child = os.waitpid(child, 0)[1]
     driver = {"driver": os.getpid(), "pandas": "pandas" in sys.modules}
-    print(json.dumps({**driver, "workers": workers}))
+    print(json.dumps({**driver, "served_child": served_child, "workers": workers}))
 """
+
+
+PATH = os.pathsep.join(sys.path)
 
 
 def workers_of(folder: Path, **environment: str) -> dict[str, Any]:
     """Return the output of a program that starts workers, in an interpreter of its own."""
     script = folder / "script.py"
     script.write_text(SCRIPT)
+    working = folder / "working"
+    working.mkdir()
+    (working / "distributed.py").touch()  # is on the path of `python -c` alone
     own = {name: value for name, value in os.environ.items() if name != fork_server.SWITCH}
     done = subprocess.run(
         [sys.executable, str(script)],
-        env={**own, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        cwd=working,
+        env={**own, "PYTHONPATH": PATH, **environment},
         capture_output=True,
         text=True,
         check=True,
@@ -56,13 +68,19 @@ def workers_of(folder: Path, **environment: str) -> dict[str, Any]:
 
 @pytest.mark.process
 def test_forked_workers_are_as_new_interpreters(tmp_path: Path) -> None:
-    seen = workers_of(tmp_path)
+    seen = workers_of(tmp_path, PYTHONHASHSEED="1")
     first, second = seen["workers"]
     assert first["parent"] == second["parent"] != seen["driver"]
     assert first["draw"] != second["draw"], "each has its own state of NumPy's generator"
-    assert first["hash"] == second["hash"]
+    seed = {**os.environ, "PYTHONHASHSEED": "6640"}  # as Dask sets it, whatever the user has set
+    program = [sys.executable, "-c", "print(hash('dasktune'))"]
+    value = int(subprocess.run(program, env=seed, capture_output=True, check=True).stdout)
+    assert first["hash"] == second["hash"] == value
     assert first["is_held"], "ctrl-C in a terminal reaches the driver alone"
-    assert first["late"] == "here", "a variable that was set after the server had begun"
+    assert first["replaced"] == {"PYTHONPATH": PATH, "PYTHONSAFEPATH": None}
+    logs = [log.read_text() for log in tmp_path.glob("*.log")]
+    assert logs == ["never closed"] * 2
+    assert seen["served_child"] == 0, "the server is no child of a fork"
     assert len(list(tmp_path.glob("*.end"))) == 2, "what is to be called at their end was called"
     assert not seen["pandas"], "the driver imports nothing for the server"
 
@@ -75,9 +93,25 @@ def test_other_threads_of_numpy_need_interpreters(tmp_path: Path) -> None:
 
 
 def test_server_is_only_for_its_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_server, "_STARTED", {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"})
-    assert fork_server.serves({"OMP_NUM_THREADS": "1"})
-    assert not fork_server.serves({"OMP_NUM_THREADS": "2"})
-    assert not fork_server.serves({"MKL_NUM_THREADS": "1"})
-    monkeypatch.setattr(fork_server, "_STARTED", {})
     assert not fork_server.serves({})
+    monkeypatch.setattr(fork_server, "_STARTED", fork_server._variables())
+    assert fork_server.serves({"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")})
+    assert not fork_server.serves({"OMP_NUM_THREADS": "99"})
+    assert not fork_server.serves({"NEW": "1"})
+    monkeypatch.setenv("LATE", "read by the script")
+    assert not fork_server.serves({})
+
+
+@pytest.mark.process
+def test_server_that_cannot_start_is_done_without(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    program = "from dasktune.cluster import fork_server as it; it.start(); print(it.serves({}))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, fork_server.SWITCH: "on", "TMPDIR": str(folder), "PYTHONPATH": PATH},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "False"
