@@ -43,7 +43,8 @@ def _end() -> None:
                 value.flush()
 
 
-for name, value in json.loads(os.environ.pop(REPLACED)).items():
+restored = os.environ.pop(REPLACED, "{}")  # Python itself replaces a lost server, without it
+for name, value in json.loads(restored).items():
     del os.environ[name]
     if value is not None:
         os.environ[name] = value

@@ -115,3 +115,10 @@ def test_server_that_cannot_start_is_done_without(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.process
+def test_server_that_python_replaces_imports_all() -> None:
+    own = {name: value for name, value in os.environ.items() if name != fork_server.REPLACED}
+    program = [sys.executable, "-c", f"import {fork_server.LIBRARIES[-1]}"]
+    subprocess.run(program, env={**own, "PYTHONPATH": PATH}, check=True)
