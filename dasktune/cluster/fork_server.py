@@ -25,8 +25,11 @@ from dasktune.trainer.check_switch import is_on
 SWITCH = "DASKTUNE_FORK"
 """The environment variable: ``on``, which is the default, or ``off``: workers are interpreters."""
 
-IS_SAFE = sys.platform.startswith("linux") and sys.version_info >= (3, 11, 1)
-"""Before that version, other users of the host could speak to the server [CVE-2022-42919]."""
+IS_SAFE = sys.platform.startswith("linux") and (3, 11, 1) <= sys.version_info < (3, 14)
+"""Before these versions, other users of the host could speak to the server [CVE-2022-42919].
+
+From 3.14 on, Python starts all processes from its one server: it must be as the user wants it.
+"""
 
 LIBRARIES = (
     *("distributed.nanny", "dasktune.worker.host", "dasktune.worker.plugin"),
