@@ -55,6 +55,7 @@ class Counting(Nothing):
     """
 
     ignored_config = ("log", "seconds")
+    harmless_differences = ("trainer.log",)  # the number of an open file
 
     def build(self, hp: Mapping[str, Any]) -> None:
         """Open the file, to which all processes append."""
