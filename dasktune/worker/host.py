@@ -782,7 +782,7 @@ class _StageRun:
 
     def _omit(self, lineage: Lineage) -> None:
         """Report the metrics since the last state, whose states are not stored."""
-        self._outbox += self._progress()
+        self._flush()  # the metrics must come first, and the writing thread may send the message
         message = StateOmitted(
             attempt=self.spec.attempt,
             step=self.step,

@@ -154,6 +154,26 @@ def test_message_of_an_omission_waits_for_states_before(bench: Bench) -> None:
     assert bench.messages.index(saved) < bench.messages.index(omitted)
 
 
+def test_metrics_come_before_an_omission_whoever_sends_it(bench: Bench) -> None:
+    """The driver takes one that comes before its metrics for lost, and trains again."""
+    bench.store.hold()
+    bench.run("a1", 0, 2)
+    omit = bench.host.omit
+
+    def omit_and_write(*arguments: Any) -> Any:
+        messages = omit(*arguments)
+        bench.store.release()
+        bench.host.finish_writes(30.0)
+        return messages
+
+    bench.host.omit = omit_and_write
+    run(bench, "b1", 2, 3)
+    (omitted,) = bench.messages_of(StateOmitted)
+    progress = bench.messages_of(StageProgress)[-1]
+    assert progress.attempt == omitted.attempt == "b1"
+    assert bench.messages.index(progress) < bench.messages.index(omitted)
+
+
 def test_omission_after_a_lost_commit_is_lost(bench: Bench) -> None:
     bench.store.save(encode({"done": 7}), key=chain_at(2).key, attempt="rival", step=2)
     bench.store.hold()
