@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from dasktune.graph.events import Found, StatesRead
 from dasktune.graph.keys import Chain, runs
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.storage.checkpoints import CheckpointStore, Commit
+from dasktune.storage.checkpoints import SMALL_NBYTES, CheckpointStore, Commit
 from dasktune.storage.database.database import Database
 from dasktune.types import Metrics, Step
 
@@ -34,9 +34,10 @@ class KnownStates:
     def __init__(self, database: Database, store: CheckpointStore) -> None:
         self._database = database
         self._store = store
+        recorded = database.recorded_states(SMALL_NBYTES)
         self._stored = {
             stored.key: stored.step
-            for stored in store.inventory()
+            for stored in store.inventory(recorded)
             if stored.is_committed and stored.attempts
         }
         self._roots: set[str] = set()

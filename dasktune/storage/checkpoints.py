@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -380,8 +381,16 @@ class CheckpointStore:
         with self._failing("write to"):
             self._files.remove(layout.attempt_folder(key, attempt))
 
-    def inventory(self) -> Iterator[Stored]:
-        """Yield all keys in the store with their files, in any order, from one listing."""
+    def inventory(
+        self, recorded: Mapping[str, tuple[str, Step]] = MappingProxyType({})
+    ) -> Iterator[Stored]:
+        """Yield all keys in the store with their files, in any order, from one listing.
+
+        Parameters
+        ----------
+        recorded
+            Attempt and step of small states by key: their commits are not opened.
+        """
         steps: dict[str, Step] = {}
         attempts: dict[str, dict[str, tuple[int, float]]] = {}
         committed: dict[str, Entry] = {}
@@ -401,7 +410,7 @@ class CheckpointStore:
                 steps[file.key] = file.step
                 nbytes, last = of_key.get(file.attempt, (0, 0.0))
                 of_key[file.attempt] = (nbytes + entry.nbytes, max(last, entry.modified))
-        for key, small in self._small_states(committed, attempts).items():
+        for key, small in self._small_states(committed, attempts, recorded).items():
             entry, steps[key] = committed[key], small.step
             attempts[key][small.attempt] = entry.nbytes, entry.modified
         for key, of_key in attempts.items():
@@ -418,8 +427,9 @@ class CheckpointStore:
         self,
         committed: Mapping[str, Entry],
         attempts: Mapping[str, Mapping[str, tuple[int, float]]],
+        recorded: Mapping[str, tuple[str, Step]],
     ) -> dict[str, _Small]:
-        """Return the states that lie in listed commits; each is opened once by this object.
+        """Return the states that lie in listed commits; each other is opened once by this object.
 
         Such a commit is larger than any data of the same state beside it, which a dead upload
         or an earlier version has left.
@@ -434,7 +444,7 @@ class CheckpointStore:
             for key in possible
             if key in self._listed and self._listed[key][0] == committed[key]
         }
-        unknown = [key for key in possible if key not in known]
+        unknown = [key for key in possible if key not in known and key not in recorded]
         small = {
             key: _Small(file.commit.attempt, file.commit.step)
             for key, file in self._commit_files(unknown)
@@ -443,7 +453,8 @@ class CheckpointStore:
         opened = {key: (committed[key], small.get(key)) for key in unknown}
         # Where a store does not tell the time, a commit may be another one of the same size.
         self._listed = {**known, **{key: each for key, each in opened.items() if each[0].modified}}
-        return {key: state for key, (_, state) in {**known, **opened}.items() if state is not None}
+        found = {key: state for key, (_, state) in {**known, **opened}.items() if state is not None}
+        return {**{key: _Small(*recorded[key]) for key in possible if key in recorded}, **found}
 
     def time(self) -> float:
         """Return the present time by the store's clock (epoch seconds); 0 if it tells none.

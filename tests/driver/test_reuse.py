@@ -224,6 +224,15 @@ def test_states_that_another_root_has_rows_of_are_not_opened(left: Left) -> None
     assert left.store.opened == []
 
 
+def test_states_with_rows_are_not_opened_to_list_them(left: Left) -> None:
+    """A bucket may have 100,000 small ones."""
+    left.state(4)
+    left.state(9, row=False)
+    left.store.opened_in_all.clear()
+    left.open()
+    assert left.store.opened_in_all == [left.key(9)]
+
+
 def test_states_of_other_databases_are_opened_once(left: Left) -> None:
     left.state(4, (4, {"loss": 0.4}), row=False)
     left.store.opened.clear()

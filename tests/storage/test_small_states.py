@@ -22,6 +22,7 @@ from dasktune.storage import checkpoints, layout
 from dasktune.storage.checkpoints import SMALL_NBYTES, CheckpointStore, Commit
 from dasktune.storage.codec import encode
 from tests.effort import examples
+from tests.storage.noting_store import NotingStore
 
 KEY = "a1b2c3"
 STATE = {"weights": np.arange(100.0), "epoch": 3}
@@ -209,17 +210,6 @@ def test_state_of_another_commit_is_refused(store: CheckpointStore) -> None:
 # ------------------------------------------------------------------------------ listings
 
 
-class OpeningStore(CheckpointStore):
-    """Counts the commits that listings open."""
-
-    opened = 0
-
-    def _commit_files(self, keys: Any) -> Any:
-        wanted = list(keys)
-        self.opened += len(wanted)
-        return super()._commit_files(wanted)
-
-
 def test_listing_has_step_size_and_attempt(store: CheckpointStore) -> None:
     save(store)
     (stored,) = store.inventory()
@@ -229,7 +219,7 @@ def test_listing_has_step_size_and_attempt(store: CheckpointStore) -> None:
 
 
 def test_listing_opens_each_small_state_once(tmp_path: Path) -> None:
-    store = OpeningStore(str(tmp_path))
+    store = NotingStore(str(tmp_path))
     save(store, LARGE, key="ee01")
     for number in range(5):
         save(store, key=f"ff0{number}")
@@ -238,11 +228,23 @@ def test_listing_opens_each_small_state_once(tmp_path: Path) -> None:
             "ee01": 7,
             **{f"ff0{number}": 7 for number in range(5)},
         }
-        assert store.opened == 5
+        assert len(store.opened_in_all) == 5
     store.discard("ff01")
     save(store, key="ff01", attempt="2-bb")
     assert {key for each in store.inventory() for key in each.attempts} == {"1-aa", "2-bb"}
-    assert store.opened == 6
+    assert len(store.opened_in_all) == 6
+
+
+def test_listing_opens_no_recorded_state(tmp_path: Path) -> None:
+    store = NotingStore(str(tmp_path))
+    save(store, LARGE, key="ee01")
+    save(store, key="ff01")
+    save(store, key="ff02")
+    recorded = {"ff01": ("1-aa", 7), "ff03": ("1-aa", 9)}
+    listed = {each.key: each for each in store.inventory(recorded)}
+    assert store.opened_in_all == ["ff02"]
+    assert listed == {each.key: each for each in store.inventory()}
+    assert listed.keys() == {"ee01", "ff01", "ff02"}
 
 
 def test_few_states_are_in_memory_at_a_time() -> None:

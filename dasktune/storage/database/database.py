@@ -691,6 +691,12 @@ class Database:
         """Return the checkpoints below all roots, by key."""
         return self._rows(CheckpointRow, schema.checkpoints)
 
+    def recorded_states(self, nbytes: int) -> dict[str, tuple[str, Step]]:
+        """Return attempt and step of the checkpoints of at most so many bytes, by key."""
+        table = schema.checkpoints.c
+        query = sa.select(table.key, table.attempt, table.step).where(table.nbytes <= nbytes)
+        return {key: (attempt, step) for key, attempt, step in self._ask(query)}
+
     def checkpoint_keys(self) -> set[str]:
         """Return the keys of the checkpoints below all roots."""
         return {key for (key,) in self._ask(sa.select(schema.checkpoints.c.key))}
