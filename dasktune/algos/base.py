@@ -277,7 +277,7 @@ class Tuner(ABC):
 
     @property
     def most_steps(self) -> Step | None:
-        """The steps of all trials together that it never goes beyond; None without a budget."""
+        """The budget of steps for all trials together; None if time or trials are the limit."""
         return None
 
     # For tuners with a sampler, or with a number of trials that may grow.

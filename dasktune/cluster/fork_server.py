@@ -90,7 +90,7 @@ def start() -> None:
 
 
 def serves(environment: Mapping[str, str]) -> bool:
-    """Return whether the server has what workers that start now have, with these variables."""
+    """Return whether a worker that starts now, with these variables, has those of the server."""
     return {**_variables(), **environment} == _STARTED
 
 

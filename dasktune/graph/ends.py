@@ -42,7 +42,7 @@ class Ends:
             self._push(attempt, due)
 
     def first_due(self, now: float) -> float | None:
-        """Return the time at which the first attempt is due; None without attempts."""
+        """Return the time at which the first attempt is due, if there is an attempt."""
         while self._heap:
             known, _, attempt = self._heap[0]
             if self._dues.get(attempt.id) != known:

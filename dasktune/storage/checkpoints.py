@@ -445,16 +445,16 @@ class CheckpointStore:
             if key in self._listed and self._listed[key][0] == committed[key]
         }
         unknown = [key for key in possible if key not in known and key not in recorded]
-        small = {
+        new = {
             key: _Small(file.commit.attempt, file.commit.step)
             for key, file in self._commit_files(unknown)
             if file.array is not None
         }
-        opened = {key: (committed[key], small.get(key)) for key in unknown}
+        opened = {key: (committed[key], new.get(key)) for key in unknown}
         # Where a store does not tell the time, a commit may be another one of the same size.
         self._listed = {**known, **{key: each for key, each in opened.items() if each[0].modified}}
-        found = {key: state for key, (_, state) in {**known, **opened}.items() if state is not None}
-        return {**{key: _Small(*recorded[key]) for key in possible if key in recorded}, **found}
+        small = {key: state for key, (_, state) in {**known, **opened}.items() if state is not None}
+        return {**{key: _Small(*recorded[key]) for key in possible if key in recorded}, **small}
 
     def time(self) -> float:
         """Return the present time by the store's clock (epoch seconds); 0 if it tells none.

@@ -82,7 +82,7 @@ class ContinuingSource(ObservingSource):
     def choose(
         self, number: int, under_way: Mapping[int, Step], most: Step, *, ignores_prices: bool
     ) -> Proposal | None:
-        """Return the proposal of the most promising candidate; None without candidates.
+        """Return the proposal of the most promising candidate, if there is a candidate.
 
         Parameters
         ----------
