@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import Client, LocalCluster
+from distributed import Client
 from figures import Figure, main
 from interrupted import open_study, write_whole_study
 from spaces import all_different
+from threads import client_of_threads
 from trainers import Nothing
 
 import dasktune as dt
@@ -284,17 +285,7 @@ def _run(client: Client, trials: int) -> float:
 def _workers(count: int) -> Iterator[Client]:
     with (
         dask.config.set({**LOCAL_SETTINGS, "distributed.logging.distributed": "error"}),
-        LocalCluster(
-            processes=False,
-            n_workers=count,
-            threads_per_worker=1,
-            memory_limit=0,
-            host="127.0.0.1",
-            protocol="tcp://",
-            dashboard_address="127.0.0.1:0",
-            worker_dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster) as client,
+        client_of_threads(count) as client,
     ):
         yield client
 

@@ -19,6 +19,7 @@ from database import _postgresql as postgresql_server
 from figures import Figure, main
 from interrupted import next_records, open_study, space, write_study
 from spaces import all_different
+from threads import client_of_threads
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
@@ -164,8 +165,6 @@ def restart(folder: Path, kind: str, trials: int, reports: int, database: str | 
 
 def _go_on(folder: Path, tuner: Tuner, database: str | None) -> dict[str, float]:
     """Run the study until it trains; return how long that took by the clock, and of the CPU."""
-    from distributed import Client, LocalCluster
-
     first, measured = folder / "first", {}
     began, cpu = time.time(), time.process_time()
     study = open_study(folder, database, began=first)
@@ -180,18 +179,7 @@ def _go_on(folder: Path, tuner: Tuner, database: str | None) -> dict[str, float]
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    with (
-        LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            processes=False,
-            host="127.0.0.1",
-            protocol="tcp://",
-            dashboard_address="127.0.0.1:0",
-            worker_dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with client_of_threads(2) as client:
         study.optimize(tuner, client=client, progress=False, last_line=False)
     watcher.join(timeout=60)
     study.close()

@@ -20,10 +20,10 @@ from typing import Any
 import dask
 import distributed
 import sqlalchemy as sa
-from distributed import Client, LocalCluster
 from figures import Figure, main
 from pairs import released
 from spaces import all_different
+from threads import client_of_threads
 from trainers import Nothing
 
 import dasktune as dt
@@ -92,7 +92,7 @@ def counts_of(trials: int) -> Counter[str]:
     with (
         tempfile.TemporaryDirectory() as folder,
         dask.config.set(LOCAL_SETTINGS),
-        _cluster() as client,
+        client_of_threads(WORKERS) as client,
         ExitStack() as stack,
     ):
         store = Path(folder) / "store"
@@ -118,23 +118,6 @@ def counts_of(trials: int) -> Counter[str]:
         study.close()
         counts["objects"] = sum(path.is_file() for path in store.rglob("*"))
     return counts
-
-
-@contextmanager
-def _cluster() -> Iterator[Client]:
-    with (
-        LocalCluster(
-            processes=False,
-            n_workers=WORKERS,
-            threads_per_worker=1,
-            memory_limit=0,
-            host="127.0.0.1",
-            protocol="tcp://",
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 @contextmanager
