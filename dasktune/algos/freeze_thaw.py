@@ -15,10 +15,10 @@ from dasktune.space import MOST_GRID_POINTS, Space
 from dasktune.types import Decision, Extend, Finish, Report, Step
 
 RUNGS: Final = 3
-"""Rungs where no minimum says how many: a trial is paused twice before its end."""
+"""Number of rungs without `min_steps`: a trial is paused twice before its end."""
 
 NOTHING: Final[Proposal] = {"trial": None}
-"""The proposal in the event log where nothing can be trained any more."""
+"""The proposal in the event log if no candidate is left that may be trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,22 +33,22 @@ class FreezeThawOptions(Options):
 
 
 class FreezeThaw(SampledTuner):
-    """Pauses each trial at rungs, and trains on what promises most per step.
+    """Pauses each trial at rungs; trains the candidate that promises most per step.
 
     For each free worker a model compares new configurations with the paused trials: by the
     expected improvement at `max_steps`, per step that must be trained until then. Of the winner,
     only the steps to its next rung are trained, so that a trial which disappoints costs little.
     A new configuration costs the steps after its last common step with any trial, and is
-    paused at the first rung after that. So the tuner begins several trunks, pauses poor
-    ones early, and tries late changes of good ones.
+    paused at the first rung after that. So the tuner begins several unlike trials,
+    pauses poor ones early, and tries late changes of good ones.
 
     The model is that of `dasktune.samplers.Branching`: a Gaussian process over the values of the
-    hyper-parameters so far, here at each rung where a trial has reported. It needs no sequences
-    that change: then each new trial costs all its steps.
+    hyper-parameters so far, here at each rung where a trial has reported. Without sequences that
+    change, each new trial costs all its steps.
 
     The share `explore` of the steps goes to candidates with the largest improvement at any
     price. Trials whose last loss is infinite stay paused. Each choice is an input in the event
-    log: a replay chooses nothing anew. The tuner ends when the budget is enough for no candidate.
+    log: a replay repeats it. The tuner ends when no candidate fits into the rest of the budget.
 
     Parameters
     ----------
@@ -59,11 +59,12 @@ class FreezeThaw(SampledTuner):
     max_steps
         The step that the best trials are trained to.
     min_steps
-        The first rung; None if there are three, so a quarter of `max_steps` with eta 2.
+        The first rung. With None there are three rungs: with eta 2 the first is a quarter of
+        `max_steps`.
     eta
         The factor between two rungs.
     explore
-        The part of the steps whose choice ignores prices, at least 0 and at most 1.
+        The share of the steps whose choice ignores prices, at least 0 and at most 1.
     startup
         Number of trials that must have reported before the model is used.
 
@@ -97,15 +98,15 @@ class FreezeThaw(SampledTuner):
     state = ("open", "_reached", "_trained", "_explored", "_choices")
     options: FreezeThawOptions
     source: ContinuingSource
-    """Where its choices come from."""
+    """Makes its choices."""
     open: dict[int, Step]
-    """The trials that are being trained, and up to which step."""
+    """By trial that is being trained: the step where it stops."""
     _reached: dict[int, Step]
     """By trial: the step that it was last extended to."""
     _trained: Step
     """Steps of all trials, each once."""
     _explored: Step
-    """Those of choices that ignored prices."""
+    """Steps of choices that ignored prices, each once."""
     _choices: int
 
     def __init__(
@@ -213,7 +214,7 @@ class FreezeThaw(SampledTuner):
 
 
 def _ignores_prices(proposal: Proposal) -> bool:
-    """Return whether a choice ignored prices; a point of a user did."""
+    """Return whether a choice ignored prices; a point of a user counts as such."""
     match proposal:
         case {"notes": {"ignores_prices": bool(ignores)}}:
             return ignores

@@ -101,7 +101,7 @@ def _known_trials(tuner: Tuner) -> tuple[Configuration, ...]:
     Raises
     ------
     ConfigurationError
-        If it knows one of both only while it runs.
+        If it knows its configurations, or how far it trains them, only while it runs.
     """
     if tuner.max_steps >= FURTHEST:
         raise ConfigurationError(

@@ -1,9 +1,9 @@
 """The fork server: local workers are forked from a process that has imported what they need.
 
-A new interpreter imports Dask and dasktune for most of a second. The fork server of Python does it
-once, beside what the driver does before it needs workers, and a lost worker is replaced at once.
-Each worker still reads the user's script by itself, as one that is a new interpreter. Forked
-processes have the environment of the server: if it has changed since, workers are interpreters.
+A new interpreter needs most of a second to import Dask and dasktune. Python's fork server imports
+them once, while the driver prepares its study; a lost worker is then replaced at once. Each worker
+still reads the user's script, as a new interpreter does. Forked processes have the environment of
+the server: if the driver's has changed since, workers start as new interpreters.
 
 It is for Linux and for workers without GPUs. A server that other code has started, or chosen
 modules for, is left alone.
@@ -23,12 +23,12 @@ from typing import Any
 from dasktune.trainer.check_switch import is_on
 
 SWITCH = "DASKTUNE_FORK"
-"""The environment variable: ``on``, which is the default, or ``off``: workers are interpreters."""
+"""The environment variable: ``on``, the default, or ``off``: workers are new interpreters."""
 
 IS_SAFE = sys.platform.startswith("linux") and (3, 11, 1) <= sys.version_info < (3, 14)
-"""Before these versions, other users of the host could speak to the server [CVE-2022-42919].
+"""Before 3.11.1, other users of the host could connect to the server [CVE-2022-42919].
 
-From 3.14 on, Python starts all processes from its one server: it must be as the user wants it.
+From 3.14 on, Python by default starts all processes from this server: it is the user's to set up.
 """
 
 LIBRARIES = (
@@ -38,15 +38,15 @@ LIBRARIES = (
 """The modules that the server imports."""
 
 BY_DRIVER = ("torch",)
-"""Those that it imports if the driver has them: they run no thread before they are used."""
+"""Modules that it imports if the driver has: importing them starts no thread."""
 
 OWN_ENVIRONMENT = {
     # Dask's own value gives freed memory back at once: tensors of every step are then new
     # pages, and a third of the time of small networks goes there.
     "MALLOC_TRIM_THRESHOLD_": str(2**28),
     "MALLOC_MMAP_THRESHOLD_": str(2**28),
-    # Or a script that asks at its top whether there is a GPU settles, in each worker that
-    # reads it, which ones torch sees there: before the worker is told which are its own.
+    # Without it, a script that asks at its top whether there is a GPU fixes the GPUs that torch
+    # sees in each worker that reads the script: before the worker receives its own GPUs.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 """The variables that local workers have from their start on."""
@@ -55,19 +55,19 @@ ENVIRONMENT = {
     **OWN_ENVIRONMENT,
     **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")},
 }
-"""Those with the ones that Dask sets unless this process has them."""
+"""The same, and the variables that Dask sets unless this process has them."""
 
 MAIN = ["__main__"]
-"""What a server imports of which nobody has asked anything."""
+"""The modules that a server imports by default."""
 
 REPLACED = "DASKTUNE_FORK_REPLACED"
-"""The variable that tells the server which variables it has for its own imports alone."""
+"""The variable with the former values of variables that are set for the server's imports only."""
 
 _STARTED: dict[str, str] = {}
 """All variables of the server that this process has started; empty if none was."""
 
 if hasattr(os, "register_at_fork"):
-    # Python asks for the state of the server as its child: a fork has none.
+    # Python waits for the server as for a child: of a forked process the server is no child.
     os.register_at_fork(after_in_child=_STARTED.clear)
 
 
@@ -90,7 +90,7 @@ def start() -> None:
 
 
 def serves(environment: Mapping[str, str]) -> bool:
-    """Return whether a worker that starts now, with these variables, has those of the server."""
+    """Return whether a worker that starts now with these variables needs exactly the server's."""
     return {**_variables(), **environment} == _STARTED
 
 
@@ -103,7 +103,7 @@ def _variables() -> dict[str, str]:
 def _for_imports() -> dict[str, str]:
     """Return variables with which the server finds the modules that this process finds.
 
-    Else modules in the working folder come first, whatever they are (Python 3.11).
+    Without them Python 3.11 looks for each module in the working folder first.
     """
     path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
     replaced = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
@@ -112,15 +112,15 @@ def _for_imports() -> dict[str, str]:
 
 @contextmanager
 def ctrl_c_held_back() -> Iterator[None]:
-    """Hold SIGINT back: from this thread for a while, from what is started here for good.
+    """Block SIGINT: in this thread until the end, in processes that are started here for good.
 
-    A terminal sends it to all its processes, and workers must live on to save what they
-    have. Threads and processes take over the signal mask of the thread that starts them.
+    A terminal sends it to all its processes, and workers must live on to save their
+    states. Threads and processes take over the signal mask of the thread that starts them.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # Would be started with the first worker, and lifts the mask for it (Python 3.11).
+    # Else it starts with the first worker, and its start unblocks SIGINT (Python 3.11).
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -131,7 +131,7 @@ def ctrl_c_held_back() -> Iterator[None]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for processes that are started meanwhile."""
+    """Set variables for the processes that the block starts."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

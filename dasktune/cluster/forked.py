@@ -23,27 +23,27 @@ _SERVER = os.getpid()
 def _begin() -> None:
     """Give a worker its own state of NumPy's global generator.
 
-    A worker that forks, itself, leaves it alone: a data loader may rely on it.
+    Processes that a worker forks keep its state: a data loader may rely on it.
     """
     if os.getppid() == _SERVER:
         np.random.seed()
 
 
 def _plan_end(_: object) -> None:
-    """Have a worker call at its end what its libraries, or the user, asked Python to call."""
+    """Make a worker call, at its end, the `atexit` functions of its libraries and its user."""
     if os.getppid() == _SERVER:
         util.Finalize(None, _end, exitpriority=-1)
 
 
 def _end() -> None:
     atexit._run_exitfuncs()
-    for value in gc.get_objects():  # files that nobody has closed: forked processes lose their end
+    for value in gc.get_objects():  # forked processes lose the end of open files
         if issubclass(type(value), io.TextIOWrapper | io.BufferedWriter):
             with suppress(Exception):
                 value.flush()
 
 
-restored = os.environ.pop(REPLACED, "{}")  # Python itself replaces a lost server, without it
+restored = os.environ.pop(REPLACED, "{}")  # absent if Python has replaced a lost server
 for name, value in json.loads(restored).items():
     del os.environ[name]
     if value is not None:

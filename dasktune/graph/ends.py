@@ -1,4 +1,4 @@
-"""When attempts will end, the soonest first, without looking at all of them after each event."""
+"""The attempt that is due first, found without looking at all attempts after each event."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from heapq import heapify, heappop, heappush
 from dasktune.graph.attempts import Attempt
 
 _FEW = 64
-"""So many outdated entries may stay in any case."""
+"""This many outdated entries may always stay in the heap."""
 
 
 class Ends:
     """The attempts that run, and the time at which each is due.
 
-    An attempt may become due later, or never, without a word: this is seen when its turn comes. If
-    it becomes due earlier, `watch` must be called.
+    If an attempt becomes due earlier, `watch` must be called. If it becomes due later, or never,
+    no call is needed: `first_due` asks again.
 
     Parameters
     ----------
     due_at
-        Gives the time at which an attempt is due, from the present time; infinity for never.
+        Returns the time at which an attempt is due, given the present time; infinity for never.
     """
 
     def __init__(self, due_at: Callable[[Attempt, float], float]) -> None:
@@ -46,7 +46,7 @@ class Ends:
         while self._heap:
             known, _, attempt = self._heap[0]
             if self._dues.get(attempt.id) != known:
-                heappop(self._heap)  # it was due earlier
+                heappop(self._heap)  # outdated
                 continue
             due = self._due_at(attempt, now)
             if due <= known:
@@ -62,7 +62,7 @@ class Ends:
         self._dues[attempt.id] = due
         heappush(self._heap, (due, self._count, attempt))
         if len(self._heap) > 2 * len(self._dues) + _FEW:
-            # One that is faster than expected is due earlier with each message.
+            # An attempt that is faster than expected is due earlier with each message.
             self._heap = [each for each in self._heap if self._dues.get(each[2].id) == each[0]]
             heapify(self._heap)
 

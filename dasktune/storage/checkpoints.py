@@ -52,7 +52,7 @@ SMALL_NBYTES = 64 * 2**10
 """Largest state, document and tensors, that lies in its commit."""
 
 _AT_ONCE = 128
-"""Commits that are read together: there may be many, with a state in each."""
+"""Most commits that are read together: with the states in them, all would fill the memory."""
 
 _CHUNK = "c.0"
 """The one chunk of such a state, if it has tensors."""
@@ -193,7 +193,7 @@ class CheckpointStore:
         self.url = url
         self._files = files or open_files(url, patience=patience)
         self._listed: dict[str, tuple[Entry, _Small | None]] = {}
-        """The states in commits that a listing has opened; None where none lies in one."""
+        """By key: a commit that a listing has opened, and the state in it or None."""
 
     @property
     def files(self) -> Files:
@@ -429,10 +429,11 @@ class CheckpointStore:
         attempts: Mapping[str, Mapping[str, tuple[int, float]]],
         recorded: Mapping[str, tuple[str, Step]],
     ) -> dict[str, _Small]:
-        """Return the states that lie in listed commits; each other is opened once by this object.
+        """Return the states that lie in listed commits.
 
-        Such a commit is larger than any data of the same state beside it, which a dead upload
-        or an earlier version has left.
+        Only commits that are not in `recorded` are opened, each once by this object. A commit with
+        a state is larger than any data of the same state beside it, which a dead upload or an
+        earlier version has left. Smaller commits are not opened.
         """
         possible = [
             key
@@ -451,7 +452,7 @@ class CheckpointStore:
             if file.array is not None
         }
         opened = {key: (committed[key], new.get(key)) for key in unknown}
-        # Where a store does not tell the time, a commit may be another one of the same size.
+        # If the store tells no time, a new commit of the same size looks like the old one.
         self._listed = {**known, **{key: each for key, each in opened.items() if each[0].modified}}
         small = {key: state for key, (_, state) in {**known, **opened}.items() if state is not None}
         return {**{key: _Small(*recorded[key]) for key in possible if key in recorded}, **small}
@@ -482,7 +483,7 @@ class CheckpointStore:
         return {key: file.commit for key, file in self._commit_files(keys)}
 
     def _commit_files(self, keys: Iterable[str]) -> Iterator[tuple[str, _CommitFile]]:
-        """Yield the readable commits of keys; the states in few of them are held at a time."""
+        """Yield the readable commits of keys, with few of their states in memory at a time."""
         left = iter(keys)
         while wanted := list(itertools.islice(left, _AT_ONCE)):
             names = [layout.commit_path(key).removeprefix(f"{layout.ROOT}/") for key in wanted]
@@ -501,7 +502,7 @@ class CheckpointStore:
 
     def _is_small(self, snapshot: Snapshot, data: ArrayFiles) -> bool:
         """Return whether a new state lies in its commit."""
-        # Of a larger state the document is made later: its checksums take long.
+        # The document of a larger state is made later: its checksums take long.
         few = snapshot.nbytes <= SMALL_NBYTES and set(data) <= {METADATA, _CHUNK}
         return few and snapshot.stored_nbytes <= SMALL_NBYTES
 

@@ -1,4 +1,4 @@
-"""Source of what is trained next: new configurations and paused trials."""
+"""The source of `FreezeThaw`: it chooses new configurations and paused trials."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ class ContinuingSource(ObservingSource):
         number
             The number of the choice; with the seed it decides the draws.
         under_way
-            The trials that are being trained, and up to which step.
+            The trials that are being trained, each with the step where it stops.
         most
             The largest price.
         ignores_prices
-            Whether the expected improvement itself counts, not that per step of the price.
+            Whether the expected improvement alone counts; else it is divided by the price.
         """
         candidates = [
             candidate
@@ -139,7 +139,7 @@ class ContinuingSource(ObservingSource):
                 yield Candidate(each.sequences, price, {"trial": each.trial})
 
     def _known(self) -> tuple[list[State], list[float]]:
-        """Return all states with a report, and their losses; the worst finite for infinite ones."""
+        """Return all states with a report, and their losses, at most the worst finite loss."""
         reports = [
             ((each.sequences, step), losses[0])
             for each in self._observed.trials

@@ -16,7 +16,7 @@ from dasktune.algos.branching.values import State, distances
 Array = NDArray[Any]
 
 MOST: Final = 96
-"""Most observations of the model: the best half, and the newest."""
+"""Most observations that the model uses: half are the best, half the newest of the others."""
 
 MOST_PENDING: Final = 30
 """Most states without a report that the model knows, the newest; see `gaussian_process`."""
@@ -30,7 +30,7 @@ def improvements(
     pending: Sequence[State],
     candidates: Sequence[State],
 ) -> Array:
-    """Return the expected improvement of each candidate, in units of the ranks' normal.
+    """Return the expected improvement of each candidate, in units of `normal_scores`.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def improvements(
 
 
 def _most_useful(losses: Sequence[float]) -> list[int]:
-    """Return the places of the observations of the model, ascending."""
+    """Return the indices of the observations that the model uses, ascending."""
     if len(losses) <= MOST:
         return [*range(len(losses))]
     best = np.argsort(losses, kind="stable")[: MOST // 2].tolist()
@@ -77,7 +77,7 @@ def normal_scores(losses: Sequence[float]) -> Array:
 
 
 def expected_improvement(best: float, means: Array, deviations: Array) -> Array:
-    """Return how far each value will lie below `best` in the mean, where it does.
+    """Return the mean distance of each value below `best`; a value above it counts as 0.
 
     References
     ----------
