@@ -58,8 +58,8 @@ That is HyperDrive's: 10 and 30 of about 100 epochs. POP's is its default, a twe
 """
 
 ENDS_POOR = "POP, ends poor"
-ONCE = "EarlyTerm, once"
-"""EarlyTerm for noisy returns that rise late: looks once, half-way, with a window of `WINDOW`."""
+LATER = "EarlyTerm, later"
+"""EarlyTerm for noisy returns that rise late: a first check half-way, with a window of `WINDOW`."""
 
 WINDOW = 10
 """Returns whose mean counts as a value so far."""
@@ -183,7 +183,7 @@ def _early_term(given: Conditions) -> Tuner:
     return dt.algos.EarlyTerm(**given.shared, every=every, bounds=(given.of.low, given.of.high))
 
 
-def _once(given: Conditions) -> Tuner:
+def _later(given: Conditions) -> Tuner:
     bounds = (given.of.low, given.of.high)
     every = given.every(2)
     return dt.algos.EarlyTerm(**given.shared, every=every, bounds=bounds, window=WINDOW)
@@ -198,7 +198,7 @@ POLICIES: Mapping[str, Callable[[Conditions], Tuner]] = {
     ENDS_POOR: _ends_poor,
     "Bandit": _bandit,
     "EarlyTerm": _early_term,
-    ONCE: _once,
+    LATER: _later,
     "Default": _default,
 }
 
@@ -299,7 +299,7 @@ def _concerns(policy: str, of: NamedTrace) -> bool:
     """Whether a policy is meant for such a task."""
     if policy == ENDS_POOR:
         return of.name.startswith(SCHEDULES)
-    return policy != ONCE or of.kind == "rl"
+    return policy != LATER or of.kind == "rl"
 
 
 FULL = Plan(orders=25, slots=(4, 8, 16), trials=100, policies=(*POLICIES, ORACLE))
