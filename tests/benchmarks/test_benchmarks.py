@@ -74,6 +74,7 @@ def test_merging_counts_the_same_in_three_ways(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.s3
 def test_traffic_of_a_noop_trial_stays_small(tmp_path: Path) -> None:
     counts = {name: figure["value"] for name, figure in run("traffic", tmp_path).items()}
     assert counts["messages from workers to the driver of a no-op trial"] < 1.8
@@ -84,6 +85,10 @@ def test_traffic_of_a_noop_trial_stays_small(tmp_path: Path) -> None:
     assert counts["objects of a no-op trial"] < 1.2
     assert counts["syncs of a small state that is stored"] < 3.2
     assert counts["objects of a small state that is stored"] == 1
+    # A state that is stored is one PUT; no trial asks the store for anything.
+    objects = counts["objects of 100 no-op trials on S3"]
+    assert objects < 110
+    assert counts["requests of 100 no-op trials on S3"] - objects < 100
 
 
 @pytest.mark.cluster
