@@ -58,6 +58,7 @@ from dasktune.results.trial_paths import MOST_STEPS, keys_of, last_step
 from dasktune.results.withdrawn import withdrawn_of
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
+from dasktune.storage.database.many_rows import many_rows
 from dasktune.storage.database.schema import StageRow, StudyRow
 from dasktune.types import Direction, Objective, Step
 
@@ -120,6 +121,7 @@ class StudyResults:
         return f"Study({self.name!r}, {count} trials)"
 
     @property
+    @many_rows()
     def records(self) -> dict[int, TrialRecord]:
         """The present record of each trial by number; read when first asked for."""
         if self._records is None:
@@ -197,33 +199,36 @@ class StudyResults:
         """The values that users attached with `set_user_attr`."""
         return {note["name"]: note["value"] for note in self.history.notes("user_attr")}
 
+    @many_rows()
     def stages(self) -> list[StageRow]:
         """Return every attempt that ran for this study, in order of start."""
         return sorted(self.database.stages(self.row.id), key=lambda row: row.started)
 
+    @many_rows()
     def summary(self) -> Summary:
         """Return the steps that were requested and trained, and their cost."""
+        plan = self._counted_plan()
         runs = [note["wall_seconds"] for note in self.runs()]
         best = self._best_record()
         stages = self.stages()
         run = self.database.last_run(self.row.id)
         models = () if run is None else RunStatus.from_row(run).models
         figures = summarise(
-            self.plan,
+            plan,
             self.records,
             steps_executed=sum(stage.steps for stage in stages),
             steps_repeated=sum(stage.repeated for stage in stages),
             wall_seconds=sum(runs),
             worker_seconds=sum(stage.worker_seconds for stage in stages),
             best_value=None if best is None else best.value,
-            steps_beyond=steps_beyond(self.plan, self.records, stages),
+            steps_beyond=steps_beyond(plan, self.records, stages),
             steps_audited=self.history.steps_audited,
             audits=figures_of(self.history),
             withdrawn=withdrawn_of(self.history, self.records.values),
             suspensions=suspensions_of(stages),
         )
         is_portable = self.row.spec.get(PORTABLE) is True
-        several = trials_on_several_classes(self.plan, self.records, stages) if is_portable else []
+        several = trials_on_several_classes(plan, self.records, stages) if is_portable else []
         return {
             **figures,
             "models": models_of(models),
@@ -479,6 +484,25 @@ class StudyResults:
         """Close the database."""
         self.database.close()
 
+    def _counted_plan(self) -> SearchPlan:
+        """Return the plan to count steps in.
+
+        While each trial has reported all that was asked of it, its record tells which of its steps
+        are known: no other metrics are read, and no state is looked up.
+        """
+        records = [record for record in self.records.values() if record.was_trained_here]
+        if self._dispatcher is not None or any(
+            record.asked > record.reached or record.alone is not None for record in records
+        ):
+            return self.plan
+        plan = registered(self.row, records, in_full=True)
+        for record in records:
+            if record.steps:
+                node = plan.node_at(record.number, record.steps)
+                plan.learn(node, record.steps, metrics=record.metrics(self.objective))
+        return plan
+
+    @many_rows()
     def _shown(self, records: Iterable[TrialRecord]) -> list[Trial]:
         shown = {record.number: record for record in records}
         if self._dispatcher is None and self._are_few(shown.values()):
@@ -535,6 +559,7 @@ class StudyResults:
             return self.history.best_trial(self.direction)
         return best_of(self._records.values(), self.direction)
 
+    @many_rows()
     def dispatcher(self) -> Dispatcher:
         """Return the dispatcher with all trials registered; it is made when first needed."""
         if self._dispatcher is None:

@@ -85,6 +85,13 @@ class Other(Descent):
     version = "2"
 
 
+class Refusing(Descent):
+    def train(self) -> None:
+        super().train()
+        if self.done > 3 and self.lr == 0.2:
+            raise ValueError("0.2 is too high")
+
+
 SPACE = dt.Space(lr=[0.1, Piecewise([0.1, 0.2], boundaries=[2]), MultiStep(0.1, [4], 0.1)])
 UNIQUE = 6 + 4 + 2
 
@@ -407,6 +414,36 @@ def test_study_after_run_has_trials_and_summary(tmp_path: Path, client: Client) 
     assert summary["worker_seconds"] > 0
     assert summary["wall_seconds"] > 0
     study.close()
+
+
+DRAWN = dt.Space(lr=dt.Float(0.05, 0.5))
+KINDS: Mapping[str, tuple[type, list[dt.algos.Tuner]]] = {
+    "merged": (Descent, [dt.algos.Grid(SPACE, max_steps=STEPS)]),
+    "failed": (Refusing, [dt.algos.Grid(SPACE, max_steps=STEPS)]),
+    "paused": (Descent, [dt.algos.ASHA(DRAWN, trials=6, max_steps=STEPS, eta=2)]),
+    "stopped": (Descent, [dt.algos.Hyperband(DRAWN, trials=6, max_steps=STEPS, eta=2)]),
+    "goes on": (Descent, [dt.algos.Grid(SPACE, max_steps=steps) for steps in (4, STEPS)]),
+    "found": (Descent, [dt.algos.Grid(SPACE, max_steps=STEPS)]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_opened_study_is_as_the_engine_has_it(kind: str, tmp_path: Path, client: Client) -> None:
+    trainer, tuners = KINDS[kind]
+    if kind == "found":
+        with closing(make(tmp_path, trainer, name="before")) as before:
+            run(before, client)
+    study = make(tmp_path, trainer)
+    for tuner in tuners:
+        study.optimize(tuner, client=client, progress=False, check=False)
+    expected = study.summary(), study.trials
+    assert (expected[0]["steps_reused"] > 0) == (kind == "found")
+    study.close()
+    again = make(tmp_path, trainer, load_if_exists=True)
+    assert (again.summary(), again.results._dispatcher) == (expected[0], None), "no state was read"
+    assert again.trials == expected[1]
+    assert again.summary() == expected[0]
+    again.close()
 
 
 def test_study_without_trials_has_no_best_trial(tmp_path: Path) -> None:
