@@ -78,8 +78,8 @@ format: $(TOOLS) ## apply formatting and safe fixes
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-bench: $(TOOLS) ## print the benchmark tables
-	@$(BIN)/python benchmarks/all.py
+bench: $(TOOLS) ## print the benchmark tables, or only that of overhead (TABLE=overhead)
+	@$(BIN)/python benchmarks/all.py $(if $(TABLE),--table $(TABLE))
 
 papers: $(TOOLS) ## print the figures of the four papers, ours beside theirs
 	@$(BIN)/python benchmarks/papers.py $(if $(DATA),--data $(DATA))

@@ -1,4 +1,8 @@
-"""Run every benchmark, one after the other; write one JSON document and a table for people."""
+"""Run every benchmark, one after the other; write one JSON document and a table for people.
+
+``--table overhead`` runs those that show what dasktune costs next to bare Dask, to a tree made by
+hand and to Optuna, in a quarter of an hour.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +45,7 @@ NAMES = (
     "utilisation",
     "detection",
     "suspend",
+    "timeline",
     "live_and_simulated",
     "packing",
     "divided",
@@ -48,6 +53,19 @@ NAMES = (
 )
 WITH_DATA = ("regret", "auto", "predictions", "time_to_target", "branching")
 """Those that need recorded curves."""
+
+TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "overhead": {
+        "overhead": (),
+        "wall_time": (),
+        "timeline": (),
+        "decisions": (),
+        "checkpoints": (),
+        "large": ("--parts", "simulated"),
+        "traffic": (),
+    }
+}
+"""The benchmarks of a table, in its order, and their options."""
 
 HERE = Path(__file__).parent
 
@@ -57,21 +75,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="all.py")
     parser.add_argument("--json", type=Path, default=Path("runs/benchmarks.json"))
     parser.add_argument("--markdown", type=Path, default=Path("runs/benchmarks.md"))
+    parser.add_argument("--table", choices=TABLES, help="only the benchmarks of this table")
     parser.add_argument("--short", action="store_true", help="try them on something small")
     parser.add_argument("--data", type=Path, help="folder of recorded curves, for more of them")
     parser.add_argument("--hardware", type=Path, help="gavel_throughputs.csv.gz, for two of them")
     options = parser.parse_args()
-    more = {"stragglers": ["--plot", str(options.markdown.with_name("stragglers.svg"))]}
-    names = NAMES
-    if options.data is not None:
-        names = (*NAMES, *WITH_DATA)
-        more |= {name: ["--data", str(options.data)] for name in WITH_DATA}
-    if options.hardware is not None:
-        names = (*names, "hardware", "scaling")
-        more |= {name: ["--data", str(options.hardware)] for name in ("hardware", "scaling")}
+    options.json.parent.mkdir(parents=True, exist_ok=True)
     documents, failed = [], []
-    for name in names:
-        document = run(name, [*more.get(name, ()), *(["--short"] if options.short else ())])
+    for name, more in _chosen(options).items():
+        document = run(name, [*more, *(["--short"] if options.short else ())])
         if document is None:
             failed.append(name)
         else:
@@ -89,6 +101,20 @@ def main() -> int:
         if figure["reached"] is False
     ]
     return int(bool(missed or failed))
+
+
+def _chosen(options: argparse.Namespace) -> Mapping[str, Sequence[str]]:
+    """Return the benchmarks that are asked for, and the options of each."""
+    if options.table is not None:
+        return TABLES[options.table]
+    plot = str(options.markdown.with_name("stragglers.svg"))
+    chosen: dict[str, Sequence[str]] = dict.fromkeys(NAMES, ())
+    chosen["stragglers"] = ("--plot", plot)
+    if options.data is not None:
+        chosen |= dict.fromkeys(WITH_DATA, ("--data", str(options.data)))
+    if options.hardware is not None:
+        chosen |= dict.fromkeys(("hardware", "scaling"), ("--data", str(options.hardware)))
+    return chosen
 
 
 def run(name: str, options: Iterable[str]) -> dict[str, Any] | None:

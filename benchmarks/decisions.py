@@ -1,4 +1,8 @@
-"""The cost of decisions: ASHA's per report and per trial, POP's per boundary."""
+"""The cost of decisions: ASHA's per report and per trial, POP's per boundary, MedianStopping's.
+
+MedianStopping's is that of a whole simulation next to one of random search: of the tuner, the
+engine and the dispatcher. What counts as an event is what the log of the study holds.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,8 @@ REPEATS = 7
 GROWTH, MEMORY = 2.0, 1024
 POP_ROUNDS, POP_MS = 8, 50.0
 MAX_STEPS = 256
+STOPPING_STEPS, STOPPING_WORKERS, STOPPING = 100, 8, 2.0
+"""Steps and workers of MedianStopping's trials, and its bound over random search."""
 
 SPACE = dt.Space(
     lr=dt.Float(1e-4, 1.0, log=True),
@@ -65,6 +71,7 @@ def measure(short: bool) -> list[Figure]:
         ),
         _memory(many),
         _per_boundary(FEW, 1 if short else POP_ROUNDS),
+        _median_stopping(1 if short else repeats),
         _per_trial("four hyper-parameters", SPACE, many, repeats),
         _per_trial("one of 1,000 options", OPTIONS, FEW if short else SHORT_MANY, 3),
     ]
@@ -172,6 +179,37 @@ def _per_boundary(trials: int, rounds: int) -> Figure:
         note=f"95th percentile of {len(spent)}, median {statistics.median(spent):.1f} ms; the "
         "prediction itself is made on workers",
     )
+
+
+def _median_stopping(repeats: int) -> Figure:
+    """Return the CPU time of an event of MedianStopping over random search's, in turns."""
+    options = {"trials": FEW, "max_steps": STOPPING_STEPS}
+    tuners = (dt.algos.Random, dt.algos.MedianStopping)
+    _per_event(dt.algos.Random(SPACE, **options))  # warms up
+    pairs = [[_per_event(tuner(SPACE, **options)) for tuner in tuners] for _ in range(repeats)]
+    ratios = sorted(median / plain for plain, median in pairs)
+    plain, median = (statistics.median(costs) for costs in zip(*pairs, strict=True))
+    return Figure(
+        name=f"CPU of an event, MedianStopping over Random, {FEW} simulated trials",
+        value=statistics.median(ratios),
+        unit="x",
+        at_most=STOPPING,
+        note=f"median of {repeats}, {ratios[0]:.2f} to {ratios[-1]:.2f}; {median:.0f} us and "
+        f"{plain:.0f} us",
+    )
+
+
+def _per_event(tuner: dt.algos.Tuner) -> float:
+    """Return the CPU microseconds of an event in a simulated study whose losses fall."""
+    gc.collect()
+    began = time.process_time()
+    ran = dt.simulate(
+        tuner,
+        lambda values, step: float(values["lr"]) / step,
+        workers=STOPPING_WORKERS,
+        report_every=1,
+    )
+    return (time.process_time() - began) / len(ran.events) * 1e6
 
 
 def _per_trial(what: str, space: dt.Space, trials: int, repeats: int) -> Figure:

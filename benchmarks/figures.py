@@ -71,7 +71,12 @@ Measure = Callable[..., list[Figure]]
 
 
 def main(
-    name: str, measure: Measure, *, arguments: Sequence[str] | None = None, **paths: str
+    name: str,
+    measure: Measure,
+    *,
+    arguments: Sequence[str] | None = None,
+    parts: Sequence[str] = (),
+    **paths: str,
 ) -> int:
     """Run a benchmark from the command line; return 1 if it missed a bound, else 0.
 
@@ -83,6 +88,9 @@ def main(
         What is run.
     arguments
         Those of the command line; None reads them.
+    parts
+        The names of its parts, of which ``--parts`` chooses some: `measure` takes them by that
+        name. None if it is always measured as a whole.
     paths
         Further options, and what each is for. They are paths that `measure` takes by name,
         None where nothing was given.
@@ -92,10 +100,13 @@ def main(
     parser.add_argument("--short", action="store_true", help="try it on something small")
     for path, purpose in paths.items():
         parser.add_argument(f"--{path}", type=Path, help=purpose)
+    if parts:
+        parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="only these")
     options = parser.parse_args(arguments)
     os.environ.setdefault(SWITCH, "off")  # what is measured has no check in it
     before = os.getloadavg()[0]
-    figures = measure(options.short, **{path: getattr(options, path) for path in paths})
+    given = [*paths, *(["parts"] if parts else [])]
+    figures = measure(options.short, **{name: getattr(options, name) for name in given})
     more = {"machine": {**machine(), "load_before": before}}
     return publish(name, figures, short=options.short, path=options.json, more=more)
 

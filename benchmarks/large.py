@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ LIVE_STEPS = 10
 MORE_TRIALS = 64
 """Trials that are added to a study that is opened again."""
 
+PARTS = ("simulated", "written", "live")
 EVENT_US, TRIAL_KB = 100.0, 3.0
 GROWTH = 15.0
 """Most CPU time of a study over that of a tenth of it."""
@@ -67,28 +68,37 @@ def tuner_of(trials: int, steps: int = STEPS) -> dt.algos.Random:
     return dt.algos.Random(all_different(), trials=trials, max_steps=steps)
 
 
-def measure(short: bool, folder: Path | None = None) -> list[Figure]:
+def measure(short: bool, folder: Path | None = None, parts: Sequence[str] = PARTS) -> list[Figure]:
     """Simulate, write, read and go on with studies of two sizes; run a part live."""
     trials = SHORT_TRIALS if short else TRIALS
     sizes = (trials,) if short else (trials // 10, trials)
     place = folder or Path(tempfile.mkdtemp(prefix="large-"))
+    figures: list[Figure] = []
     try:
-        figures = _simulated({size: _called("simulated", place, size) for size in sizes})
-        for size in sizes:
-            if not _study(place, size).exists():
-                _called("written", place, size)
-        nbytes = sum(path.stat().st_size for path in _study(place, trials).rglob("*.db"))
-        figures.append(
-            Figure(name=f"database of {trials:,} trials", value=nbytes / 2**20, unit="MiB")
-        )
-        for name in READS:
-            measured = [_called(name, place, size) for size in sizes]
-            figures += _reading(f"{name}, {trials:,} trials", measured)
+        if "simulated" in parts:
+            figures += _simulated({size: _called("simulated", place, size) for size in sizes})
+        if "written" in parts:
+            figures += _written(place, sizes)
     finally:
         if folder is None:
             shutil.rmtree(place)
-    live = SHORT_LIVE_TRIALS if short else LIVE_TRIALS
-    return [*figures, *_live(live, SHORT_LIVE_WORKERS if short else LIVE_WORKERS)]
+    if "live" in parts:
+        live = SHORT_LIVE_TRIALS if short else LIVE_TRIALS
+        figures += _live(live, SHORT_LIVE_WORKERS if short else LIVE_WORKERS)
+    return figures
+
+
+def _written(place: Path, sizes: Sequence[int]) -> Iterator[Figure]:
+    """Write studies of these sizes if they are not there, then read each in every way."""
+    for size in sizes:
+        if not _study(place, size).exists():
+            _called("written", place, size)
+    trials = sizes[-1]
+    nbytes = sum(path.stat().st_size for path in _study(place, trials).rglob("*.db"))
+    yield Figure(name=f"database of {trials:,} trials", value=nbytes / 2**20, unit="MiB")
+    for name in READS:
+        measured = [_called(name, place, size) for size in sizes]
+        yield from _reading(f"{name}, {trials:,} trials", measured)
 
 
 def _study(place: Path, trials: int) -> Path:
@@ -295,4 +305,5 @@ if __name__ == "__main__":
         chosen, given, size = sys.argv[-3:]
         _call(chosen, Path(given), int(size))
     else:
-        sys.exit(main("large", measure, folder="folder for the studies, which stay there"))
+        place = "folder for the studies, which stay there"
+        sys.exit(main("large", measure, parts=PARTS, folder=place))

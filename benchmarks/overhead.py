@@ -3,6 +3,9 @@
 Everything is on in dasktune: checkpoints, the database, the progress display. Bare Dask has one
 `client.submit` and one `log_event` a trial and makes nothing durable. Each contestant is a whole
 process, from its start to its end, imports and the start of the same local cluster included.
+
+ASHA runs next to Optuna's successive halving on the same cluster, where ``optuna-integration`` is
+installed: each trial is a task, and a storage in the scheduler's memory is shared by all tasks.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -33,7 +37,10 @@ IN_FLIGHT = 4
 ROUNDS = 5
 SHORT_ROUNDS = 1
 CONTESTANT_OPTION = "--contestant"
-STEP_SECONDS = 0.002
+STEP_SECONDS, ASHA_STEP_SECONDS = 0.002, 0.005
+ETA = 4
+"""Of ASHA, from 1 step to all."""
+
 SET_CHILD_SUBREAPER = 36
 """Of `prctl` of Linux."""
 
@@ -53,46 +60,77 @@ class Work:
         Number of trials; and in a short version, None if that leaves it out.
     steps
         Of each trial.
-    bound
-        Most that dasktune may take, as a multiple of bare Dask's wall time.
+    over
+        Most that dasktune may take, as a multiple of the wall time of others: by contestant.
     """
 
     name: str
     trials: int
     short: int | None
     steps: int
-    bound: float | None
+    over: Mapping[str, float | None]
+
+
+BASELINES = {
+    "distributed": "bare Dask",
+    "distributed-tree": "a hand-made tree on Dask",
+    "optuna-dask": "Optuna on Dask",
+}
+"""Contestants next to which dasktune runs, in words."""
 
 
 WORKS = {
-    "few": Work(name="{trials} no-op trials", trials=500, short=None, steps=1, bound=1.4),
-    "many": Work(name="{trials} no-op trials", trials=2000, short=None, steps=1, bound=1.4),
+    "few": Work(
+        name="{trials} no-op trials", trials=500, short=None, steps=1, over={"distributed": 1.4}
+    ),
+    "many": Work(
+        name="{trials} no-op trials", trials=2000, short=None, steps=1, over={"distributed": 1.4}
+    ),
     "tree": Work(
-        name="{trials} schedules of 2 ms a step", trials=144, short=None, steps=120, bound=None
+        name="{trials} schedules of 2 ms a step",
+        trials=144,
+        short=None,
+        steps=120,
+        over={"distributed": None, "distributed-tree": 1.0},
     ),
     "reports": Work(
-        name="{trials} trials of many reports", trials=16, short=None, steps=1000, bound=1.5
+        name="{trials} trials of many reports",
+        trials=16,
+        short=None,
+        steps=1000,
+        over={"distributed": 1.5},
     ),
-    "start": Work(name="start to first step", trials=1, short=1, steps=1, bound=1.3),
+    "asha": Work(
+        name="ASHA of {trials} trials of 5 ms a step",
+        trials=256,
+        short=None,
+        steps=64,
+        over={"optuna-dask": 0.5},
+    ),
+    "start": Work(
+        name="start to first step", trials=1, short=1, steps=1, over={"distributed": 1.3}
+    ),
 }
 
+OTHERS_ONCE = "others"
+PARTS = (*WORKS, OTHERS_ONCE)
 
-def measure(short: bool) -> list[Figure]:
-    """Run dasktune and bare Dask in turns, then once every other tuner that is installed."""
+
+def measure(short: bool, parts: Sequence[str] = PARTS) -> list[Figure]:
+    """Run dasktune and others in turns, then once every other tuner that is installed."""
     figures = []
     before = {} if short else released(RELEASED)
     rounds = SHORT_ROUNDS if short else ROUNDS
     for work, what in WORKS.items():
         trials = what.short if short else what.trials
-        if trials is None:
+        if trials is None or work not in parts:
             continue
         title = f"dasktune, {what.name.format(trials=trials)}, over"
-        pair = Pair.of(_runs("distributed", work, trials, what.steps), rounds=rounds)
-        figures += pair.figures(f"{title} bare Dask", what.bound, before)
-        if work == "tree":
-            pair = Pair.of(_runs("distributed-tree", work, trials, what.steps), rounds=rounds)
-            figures += pair.figures(f"{title} a hand-made tree on Dask", 1.0, before)
-    for name in filter(_is_installed, OTHERS):
+        for baseline, bound in what.over.items():
+            if _is_installed(baseline):
+                pair = Pair.of(_runs(baseline, work, trials, what.steps), rounds=rounds)
+                figures += pair.figures(f"{title} {BASELINES[baseline]}", bound, before)
+    for name in filter(_is_installed, OTHERS if OTHERS_ONCE in parts else ()):
         trials = 20 if short else WORKS["few"].trials
         seconds, cpu_seconds = _run(name, "few", trials, 1)
         note = f"{seconds:.2f} s, CPU {cpu_seconds:.2f} s, once; {OTHERS[name]}"
@@ -108,7 +146,8 @@ def _runs(baseline: str, work: str, trials: int, steps: int) -> Run:
 
 
 def _is_installed(name: str) -> bool:
-    return importlib.util.find_spec(name.partition("-")[0]) is not None
+    package = PACKAGES.get(name, name.partition("-")[0])
+    return importlib.util.find_spec(package) is not None
 
 
 def _run(name: str, work: str, trials: int, steps: int) -> tuple[float, float]:
@@ -274,6 +313,11 @@ def _dasktune(work: str, trials: int, steps: int, folder: Path) -> int:
     if work == "tree":
         trainer, config = Counting, {"log": str(folder / "log"), "seconds": STEP_SECONDS}
         tuner = dt.algos.Grid(hippo_144(), max_steps=steps)
+    elif work == "asha":
+        trainer, config = Counting, {"log": str(folder / "log"), "seconds": ASHA_STEP_SECONDS}
+        tuner = dt.algos.ASHA(
+            all_different(), trials=trials, max_steps=steps, min_steps=1, eta=ETA, brackets=[0]
+        )
     elif work == "start":
         trainer, config = First, {"folder": str(folder)}
     study = dt.create_study(
@@ -285,6 +329,8 @@ def _dasktune(work: str, trials: int, steps: int, folder: Path) -> int:
         config=config,
     )
     study.optimize(tuner, workers=WORKERS, progress=True)
+    if work == "asha":
+        return len(study.trials)
     # Nothing was saved by sharing but in the tree: the first step of any trial is another state.
     if work != "tree" and study.summary()["steps_executed"] != trials * steps:
         raise RuntimeError(f"every trial must be trained, got {study.summary()}")
@@ -311,13 +357,53 @@ def _optuna_sqlite(work: str, trials: int, steps: int, folder: Path) -> int:
     return _optuna(trials, f"sqlite:///{folder}/optuna.db")
 
 
+def _optuna_on_dask(work: str, trials: int, steps: int, folder: Path) -> int:
+    """Run Optuna's form of ASHA, which stops trials: one task a trial, as its manual shows."""
+    import optuna
+    from dask.distributed import wait
+    from optuna_integration.dask import DaskStorage
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=ETA)
+    with _bare_cluster(folder) as client:
+        study = optuna.create_study(
+            storage=DaskStorage(client=client),
+            sampler=optuna.samplers.RandomSampler(),
+            pruner=pruner,
+        )
+        objective = partial(_report_and_prune, steps)
+        tasks = [
+            client.submit(study.optimize, objective, n_trials=1, pure=False) for _ in range(trials)
+        ]
+        wait(tasks)
+        return len(study.trials)
+
+
+def _report_and_prune(steps: int, trial: Any) -> float:
+    """Train a trial of Optuna: its loss grows with its learning rate, as that of `Counting`."""
+    import optuna
+
+    rate = trial.suggest_float("lr", 1e-5, 1.0, log=True)
+    trial.suggest_categorical("batch_size", [64, 128])
+    for step in range(1, steps + 1):
+        time.sleep(ASHA_STEP_SECONDS)
+        trial.report(rate * step, step)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+    return float(rate * steps)
+
+
 CONTESTANTS: dict[str, Callable[[str, int, int, Path], int]] = {
     "distributed": _distributed,
     "distributed-tree": _distributed_tree,
     "dasktune": _dasktune,
     "optuna-memory": _optuna_in_memory,
     "optuna-sqlite": _optuna_sqlite,
+    "optuna-dask": _optuna_on_dask,
 }
+
+PACKAGES = {"optuna-dask": "optuna_integration"}
+"""What a contestant needs, if that is not named as it is."""
 
 OTHERS = {
     "optuna-memory": "one process, nothing kept",
@@ -332,4 +418,4 @@ if __name__ == "__main__":
         contestant = CONTESTANTS[order.pop("name")]
         print(contestant(**order, folder=Path(scratch)))
     else:
-        sys.exit(main("overhead", measure))
+        sys.exit(main("overhead", measure, parts=PARTS))
