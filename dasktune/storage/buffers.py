@@ -13,20 +13,23 @@ Buffer = NDArray[np.uint8]
 ALIGNMENT = 64
 """Tensors lie at multiples of this: at other addresses kernels may round differently."""
 
+PAGE = 4096
+"""Disks read whole blocks of memory of this size, or of a divisor of it, without a copy."""
+
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
 """Private memory, all pages at once if the system can."""
 
 
 def empty(nbytes: int) -> Buffer:
-    """Return fresh bytes of any content; the first one lies at a multiple of `ALIGNMENT`.
+    """Return fresh bytes of any content; the first one lies at a multiple of `PAGE`.
 
     Examples
     --------
     >>> is_aligned(empty(100))
     True
     """
-    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -address(memory) % ALIGNMENT
+    memory = np.empty(nbytes + PAGE, np.uint8)
+    start = -address(memory) % PAGE
     return memory[start : start + nbytes]
 
 

@@ -48,6 +48,7 @@ from dasktune.storage.tensors import (
     torch_module,
     torch_source,
 )
+from dasktune.storage.zarr_array import whole_pages
 from dasktune.types import Config, HyperParameters
 
 _FORMAT = "dasktune-state"
@@ -158,13 +159,14 @@ def encode(state: object, *, allocate: Callable[[int], Buffer] = empty) -> Snaps
     """
     writer = _Encoder()
     tree = writer.node(state, "state", 0)
-    data, end = allocate(writer.end), 0
+    data, end = allocate(whole_pages(writer.end)), 0
     start = address(data)
     for tensor, source in zip(writer.tensors, writer.sources, strict=True):
         if end != tensor.offset:
             data[end : tensor.offset] = 0
         end = tensor.end
         tensor.write(data, start, source.value)
+    data[end:] = 0
     return Snapshot(tree=tree, tensors=tuple(writer.tensors), data=data)
 
 

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import google_crc32c
 import numpy as np
 
 from dasktune.errors import CorruptCheckpointError
-from dasktune.storage.buffers import ALIGNMENT, Buffer, empty
+from dasktune.storage.buffers import ALIGNMENT, PAGE, Buffer, empty
 
 CHUNK_BYTES = 32 * 2**20
 """Size of the largest chunk; larger arrays have several equal chunks. Part of the format."""
@@ -35,6 +35,10 @@ METADATA = "zarr.json"
 """Name of the file with the metadata, which end with the attributes."""
 
 _CRC_BYTES = 4
+_PIECE_BYTES = 2**20
+"""Size of the smallest piece of a large chunk. CRC32C holds Python's lock: it takes a tenth of a
+millisecond for a piece, and the writing of the piece lets other threads go on."""
+
 _THREADS = 2
 _AT_ONCE = 64
 """Files read together: with a forged size, reading ends at the first missing chunk."""
@@ -43,8 +47,8 @@ Read = Callable[[Sequence[str]], list[Buffer | None]]
 """Returns the content of files by name, None for a missing file."""
 
 
-class ArrayFiles(Mapping[str, list[Buffer]]):
-    """The files of an array: their content in pieces by name, made on access.
+class ArrayFiles(Mapping[str, Iterable[Buffer]]):
+    """The files of an array: their content in pieces by name, made while they are written.
 
     The metadata come last, so that chunks are written while the attributes, which may hold
     checksums, are still computed.
@@ -68,14 +72,14 @@ class ArrayFiles(Mapping[str, list[Buffer]]):
     def __len__(self) -> int:
         return _chunk_count(self._data.size) + 1
 
-    def __getitem__(self, name: str) -> list[Buffer]:
+    def __getitem__(self, name: str) -> Iterable[Buffer]:
         if name == METADATA:
             content = _head(self._data.size) + self._attributes() + b"}"
             return [np.frombuffer(content, np.uint8)]
         start = int(name.removeprefix("c.")) * self._size
         part = self._data[start : start + self._size]
         fill = np.zeros(self._size - part.size, np.uint8)
-        return [part, fill, _crc(part, fill)]
+        return _with_crc([*_pieces(part), fill])
 
 
 class Chunks:
@@ -168,11 +172,28 @@ def _chunk_size(nbytes: int) -> int:
     return -(-nbytes // count // ALIGNMENT) * ALIGNMENT
 
 
-def _crc(*parts: Buffer) -> Buffer:
+def whole_pages(nbytes: int) -> int:
+    """Return the size of the smallest array of at least `nbytes` that a disk takes as it lies.
+
+    Where an array has several chunks, each then begins at a page of its memory.
+    """
+    count = -(-nbytes // CHUNK_BYTES)
+    return nbytes if count <= 1 else -(-nbytes // (count * PAGE)) * count * PAGE
+
+
+def _pieces(part: Buffer) -> list[Buffer]:
+    """Cut a part into pieces; the rest belongs to the last one."""
+    starts = range(0, max(1, part.size - _PIECE_BYTES + 1), _PIECE_BYTES)
+    return [part[start : start + _PIECE_BYTES] for start in starts[:-1]] + [part[starts[-1] :]]
+
+
+def _with_crc(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
+    """Yield pieces, and at last the CRC32C of them all."""
     value = 0
-    for part in parts:
-        value = google_crc32c.extend(value, part)
-    return np.frombuffer(value.to_bytes(_CRC_BYTES, "little"), np.uint8)
+    for piece in pieces:
+        value = google_crc32c.extend(value, piece)
+        yield piece
+    yield np.frombuffer(value.to_bytes(_CRC_BYTES, "little"), np.uint8)
 
 
 def _whole(name: str, content: Buffer | None, size: int) -> Buffer:
@@ -187,7 +208,8 @@ def _whole(name: str, content: Buffer | None, size: int) -> Buffer:
 
 
 def _is_intact(content: Buffer) -> bool:
-    return np.array_equal(_crc(content[:-_CRC_BYTES]), content[-_CRC_BYTES:])
+    *_, crc = _with_crc([content[:-_CRC_BYTES]])
+    return np.array_equal(crc, content[-_CRC_BYTES:])
 
 
 def _head(nbytes: int) -> bytes:

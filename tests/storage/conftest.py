@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dasktune.storage import zarr_array
+from dasktune.storage.buffers import ALIGNMENT
 from tests.services import S3Server
 from tests.storage.proxy import Proxy
 
@@ -49,4 +50,5 @@ def proxy(server: S3Server, point_at: Callable[..., None]) -> Iterator[Proxy]:
 @pytest.fixture
 def cut_chunks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return a function that sets the size of chunks, so that small arrays have several."""
+    monkeypatch.setattr(zarr_array, "PAGE", ALIGNMENT)
     return lambda nbytes: monkeypatch.setattr(zarr_array, "CHUNK_BYTES", nbytes)

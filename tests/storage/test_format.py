@@ -22,8 +22,10 @@ import dasktune as dt
 from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.sequences import Constant
 from dasktune.storage import zarr_array as flat
+from dasktune.storage.buffers import PAGE, address
 from dasktune.storage.checkpoints import CheckpointStore, NewerFormatError
 from dasktune.storage.codec import encode
+from dasktune.storage.zarr_array import ArrayFiles
 from tests.effort import examples
 
 KEY, OTHER = "a1b2c3", "d4e5f6"
@@ -101,6 +103,18 @@ def test_array_has_the_documented_chunks(store: CheckpointStore) -> None:
     assert b"".join(part[:-4] for part in parts)[nbytes:] == bytes(4 * 1024 - nbytes)
     for part in parts:
         assert int.from_bytes(part[-4:], "little") == google_crc32c.value(part[:-4])
+
+
+def test_chunks_of_a_large_state_lie_at_pages() -> None:
+    content = RNG.integers(0, 256, flat.CHUNK_BYTES + 5, np.uint8)
+    data = encode(content).data
+    chunks = ArrayFiles(data, lambda: b"{}")
+    pieces = {name: list(chunks[name]) for name in ("c.0", "c.1")}
+    assert {address(parts[0]) % PAGE for parts in pieces.values()} == {0}
+    assert {part.size % PAGE for parts in pieces.values() for part in parts[:-1]} == {0}
+    stored = np.concatenate([part for parts in pieces.values() for part in parts[:-1]])
+    assert np.array_equal(stored[: content.size], content)
+    assert not stored[content.size :].any()
 
 
 def test_one_byte_over_a_chunk_makes_two_aligned_chunks(store: CheckpointStore) -> None:
@@ -239,7 +253,7 @@ def test_forged_size_allocates_no_memory(store: CheckpointStore) -> None:
         (lambda one: one["tensors"][0].update(kind="torch", dtype="load"), "not allowed"),
         (lambda one: one["tensors"].append(one["tensors"][1]), "does not lie in its own part"),
         (lambda one: one.update(tensors={}), "cannot be read"),
-        (lambda one: one.update(nbytes=2**62), "bytes expected, got 4000"),
+        (lambda one: one.update(nbytes=2**62), "bytes expected, got 4096"),
         (lambda one: one.update(state={"builtins.eval": "1"}), "unknown kind of value"),
         (lambda one: one.update(state={"tensor": 2}), "tensor 2 is not one of 2"),
         (lambda one: one.update(state={"size": [-1, "a"]}), "cannot be read"),

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from dasktune.storage.buffers import Buffer
 
-Parts = Sequence[Buffer]
-"""The content of a file in pieces, which avoids a copy."""
+Parts = Iterable[Buffer]
+"""The content of a file in pieces, which avoids a copy; each is made when the last is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
