@@ -8,6 +8,7 @@ a large study, answers about some trials are left out, and the page says so.
 from __future__ import annotations
 
 import gzip
+import math
 import os
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,7 @@ def write_report(study: Any, path: str | os.PathLike[str] | None = None) -> Path
 def report_page(study: Any) -> str:
     """Return the report of a study as HTML."""
     content = gather(study)
-    views = {row.name: StudyView(row, study.database) for row in study.database.studies()}
+    views = {row.name: StudyView(row, study.database, math.inf) for row in study.database.studies()}
     view = views[study.name]
     answers = answers_of(view, list(views.values()))
     overview = answers[f"overview/{view.row.id}"]
@@ -102,8 +103,10 @@ def answers_of(view: StudyView, others: Sequence[StudyView]) -> dict[str, Any]:
     listed = sorted(entry.number for entry in ranked[:MOST_LISTED])
     failed = [entry.number for entry in ranked if entry.state == "FAIL"][:MOST_FAILED]
     pages = dict.fromkeys([*(entry.number for entry in ranked[:MOST_PAGES]), *failed])
-    is_whole = len(listed) == len(ranked)
-    planned = view.planned() if is_whole else view.plan_of(view.records(listed))
+    planned = view.planned()
+    if len(listed) < len(ranked):
+        known = {record.number: record for record in planned.records}
+        planned = view.plan_of([known[number] for number in listed])
     answers: dict[str, Any] = {
         "studies": {"studies": [{"id": study, "study": view.row.name}]},
         "left_out": _left_out(len(pages), len(listed), len(ranked)),

@@ -29,6 +29,7 @@ from dasktune.results.state_words import state_word
 from dasktune.results.trial_paths import MOST_STEPS, last_step
 from dasktune.sequences import Sequence as SequenceOfValues
 from dasktune.storage.database.database import Database
+from dasktune.storage.database.many_rows import many_rows
 from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.redaction import redacted
 from dasktune.study.from_elsewhere import pending_changes
@@ -108,10 +109,14 @@ class StudyView:
         The study.
     database
         Where it is.
+    fresh_seconds
+        How long the table of trials and the status stay good; infinite for one moment's view.
     """
 
-    def __init__(self, row: StudyRow, database: Database) -> None:
-        self.row, self.database = row, database
+    def __init__(
+        self, row: StudyRow, database: Database, fresh_seconds: float = FRESH_SECONDS
+    ) -> None:
+        self.row, self.database, self.fresh_seconds = row, database, fresh_seconds
         self.objective = objective_of(row.spec)
         self.table = TrialTable(database, row.id, self.objective)
         self.kept = Kept()
@@ -123,7 +128,7 @@ class StudyView:
         """Return the status of the study, with the version of its table of trials."""
         version = self.refreshed()
         status = self.kept.get(
-            "status", object(), FRESH_SECONDS, lambda: status_of(self.database, self.row)
+            "status", object(), self.fresh_seconds, lambda: status_of(self.database, self.row)
         )
         is_alive = status.driver is not None and status.driver.is_alive
         document = status.to_json()
@@ -146,8 +151,8 @@ class StudyView:
         }
 
     def refreshed(self) -> int:
-        """Bring the table of trials up to date, at most once a second; return its version."""
-        return self.kept.get("table", object(), FRESH_SECONDS, self.table.refresh)
+        """Bring the table of trials up to date if it is no longer fresh; return its version."""
+        return self.kept.get("table", object(), self.fresh_seconds, self.table.refresh)
 
     def curves(self, metric: str, numbers: Sequence[int] = ()) -> dict[str, object]:
         """Return learning curves: of some trials, or of a sample of all.
@@ -320,6 +325,7 @@ class StudyView:
             "plan", version, SLOW_SECONDS, lambda: self.plan_of(self._all_records())
         )
 
+    @many_rows()
     def plan_of(self, records: Sequence[TrialRecord]) -> StudyPlan:
         """Return the plan of some trials."""
         plan = registered(self.row, records)
@@ -394,6 +400,7 @@ class StudyView:
                 return {"why": str(error)}
         return {"names": list(known), "shares": list(known.values()), "trials": len(records)}
 
+    @many_rows()
     def _all_records(self) -> list[TrialRecord]:
         """Return all trials; only those that have changed since the last time are read again."""
         version = self.table.version

@@ -14,9 +14,10 @@ from typing import Any
 
 from dasktune.graph.devices import devices_text
 from dasktune.storage.database.database import Database
+from dasktune.storage.database.many_rows import many_rows
 from dasktune.storage.database.schema import TrialRow
 from dasktune.storage.redaction import redacted
-from dasktune.types import Objective
+from dasktune.types import Direction, Objective
 
 FIXED = ("number", "state", "steps")
 """The first columns."""
@@ -76,6 +77,7 @@ class TrialTable:
     _has_devices: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @many_rows()
     def refresh(self) -> int:
         """Read what has changed in the database; return the version."""
         with self._lock:
@@ -150,7 +152,7 @@ class TrialTable:
         value = entry.values[0]
         if value is None:
             return True, 0.0, entry.number
-        loss = self.objective.losses({**dict.fromkeys(self.objective.metrics, value)})[0]
+        loss = -value if self.objective.directions[0] is Direction.MAXIMIZE else value
         return entry.state == "FAIL", loss, entry.number
 
     def _row(self, entry: TrialEntry) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dasktune.driver.run_status import RunStatus
-from dasktune.engine.trials import Trial
+from dasktune.engine.trials import AnyTrial
 from dasktune.graph.classes import classes_text
 from dasktune.report.fan import draw_fan
 from dasktune.report.formats import count, duration, number
@@ -77,7 +77,7 @@ def gather(study: Any) -> Content:
     return Content(
         summary=study.summary(),
         stages=study.stages(),
-        prospects=prospects_of(study, ranking(study.trials, study.direction)),
+        prospects=prospects_of(study, ranking(study.records.values(), study.direction)),
         classes=_classes(study),
     )
 
@@ -119,7 +119,7 @@ def render(content: Content) -> str:
     )
 
 
-def ranking(trials: Iterable[Trial], direction: Direction) -> list[Trial]:
+def ranking(trials: Iterable[AnyTrial], direction: Direction) -> list[AnyTrial]:
     """Return the trials with a finite value, the best first, without failed trials."""
     sign = -1.0 if direction is Direction.MAXIMIZE else 1.0
     valued = [

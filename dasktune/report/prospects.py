@@ -10,7 +10,7 @@ from typing import Any
 from dasktune.algos.pop import Label
 from dasktune.algos.pop.active import BEHIND, MOST_WORTH
 from dasktune.engine.event_log import Record
-from dasktune.engine.trials import Trial
+from dasktune.engine.trials import Trial, TrialRecord
 from dasktune.errors import ConfigurationError
 from dasktune.results.prediction import TrialPrediction
 from dasktune.types import TrialState
@@ -69,7 +69,7 @@ class Prospects:
         return dict(by_label)
 
 
-def prospects_of(study: Any, ranked: Iterable[Trial]) -> Prospects:
+def prospects_of(study: Any, ranked: Iterable[Trial | TrialRecord]) -> Prospects:
     """Return predictions and labels of a study's trials.
 
     Parameters

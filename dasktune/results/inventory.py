@@ -18,6 +18,7 @@ from dasktune.results.results import plan_of
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit, Stored
 from dasktune.storage.database.database import Database
+from dasktune.storage.database.many_rows import many_rows
 from dasktune.storage.database.schema import CheckpointRow, StudyRow, TrialRow
 from dasktune.storage.files.clock import store_clock
 from dasktune.storage.leases import Lease, Leases
@@ -273,6 +274,7 @@ class _Known:
                 yield chain.key
 
 
+@many_rows()
 def _owners(
     database: Database, rows: Mapping[str, CheckpointRow], unrecorded: Mapping[str, Step]
 ) -> tuple[dict[str, dict[str, tuple[int, ...]]], dict[str, int], dict[str, frozenset[str]]]:

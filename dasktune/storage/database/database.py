@@ -677,8 +677,10 @@ class Database:
             Ids of attempts.
         """
         table = schema.stages.c
-        wanted = [table.key.in_(some) for some in _parts(keys)]
-        wanted += [table.attempt.in_(some) for some in _parts(attempts)]
+        wanted: list[sa.ColumnElement[bool]] = [table.key.in_(some) for some in _parts(keys)]
+        # With the studies named, the primary key finds an attempt.
+        studies = table.study_id.in_(sa.select(schema.studies.c.id))
+        wanted += [sa.and_(studies, table.attempt.in_(some)) for some in _parts(attempts)]
         rows = (row for each in wanted for row in self._rows(StageRow, schema.stages, each))
         return list({(row.study_id, row.attempt): row for row in rows}.values())
 

@@ -18,7 +18,7 @@ from dasktune.errors import CorruptRecordError
 from dasktune.storage.database.columns import ExactFloat, JsonText, MetricsText
 from dasktune.types import Metrics, Step
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
 """Revisions of the tables, oldest first; `dasktune.storage.migrations` leads to the last."""
 
 META_VERSION = 3
@@ -442,6 +442,7 @@ stages = sa.Table(
     sa.Column("snapshot_bytes", sa.BigInteger),
     sa.Column("kind", sa.Text, nullable=False, server_default=""),
     sa.Column("workers", sa.Integer, nullable=False, server_default="1"),
+    sa.Index("dasktune_stages_key", "key"),
 )
 
 logs = sa.Table(

@@ -419,6 +419,22 @@ def plan_of(database, query, *parameters):
     return " ".join(row[-1] for row in rows)
 
 
+def test_stages_of_a_path_are_found_by_indexes(tmp_path):
+    file, asked = tmp_path / "x.db", []
+    with closing(Database(file)) as database:
+
+        @sa.event.listens_for(sa.Engine, "before_cursor_execute")
+        def note(connection, cursor, statement, parameters, context, executemany):
+            asked.append((statement, parameters))
+
+        try:
+            database.stages_to([STAGE.key], [STAGE.attempt])
+        finally:
+            sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    plans = [plan_of(file, statement, *parameters) for statement, parameters in asked]
+    assert ["dasktune_stages_key" in plans[0], "attempt=?" in plans[1]] == [True, True]
+
+
 def run_of(name, **changes):
     values = {"study_id": 1, "host": "h", "pid": 7, "version": "1", "began": 1.0, "seen": 1.0}
     return RunRow(run=name, **{**values, **changes})

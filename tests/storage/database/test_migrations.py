@@ -161,19 +161,19 @@ def test_migration_keeps_a_copy_of_the_file(old: Path, caplog: pytest.LogCapture
     before = dump(old)
     with caplog.at_level(logging.WARNING, "dasktune"):
         Database(old).close()
-    copy = old.with_name("x.db.before-0010.bak")
+    copy = old.with_name("x.db.before-0011.bak")
     assert dump(copy) == before
     assert dump(old) != before
     (line,) = (one for one in caplog.messages if "brought up to date" in one)
     assert str(copy) in line
-    assert "from revision 0001 to 0010" in line
+    assert "from revision 0001 to 0011" in line
     Database(old).close()
     assert [one.name for one in old.parent.glob("*.bak")] == [copy.name]
 
 
 def test_migration_overwrites_no_earlier_copy(old: Path) -> None:
     first, second = back_up(old, NEWEST), back_up(old, NEWEST)
-    assert [first.name, second.name] == ["x.db.before-0010.bak", "x.db.before-0010.2.bak"]
+    assert [first.name, second.name] == ["x.db.before-0011.bak", "x.db.before-0011.2.bak"]
     assert dump(first) == dump(second) == dump(old)
 
 
@@ -190,7 +190,7 @@ def test_copy_on_a_full_disk_is_an_error_and_is_removed(old: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, limits[1]))
     try:
-        with pytest.raises(StorageError, match=r"it cannot be copied to .*x\.db\.before-0010\.bak"):
+        with pytest.raises(StorageError, match=r"it cannot be copied to .*x\.db\.before-0011\.bak"):
             Database(old)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -206,7 +206,7 @@ def test_failed_migration_changes_nothing(old: Path) -> None:
     with pytest.raises(StorageError, match="cannot be brought up to date"):
         Database(old)
     assert dump(old) == before
-    assert dump(old.with_name("x.db.before-0010.bak")) == before
+    assert dump(old.with_name("x.db.before-0011.bak")) == before
 
 
 MIGRATE = """
