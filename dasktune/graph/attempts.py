@@ -102,8 +102,12 @@ class Slot:
     last: Node | None = None
 
 
-LOOKAHEAD_SECONDS = 0.03
-"""About three times what an instruction needs to reach a worker through Dask."""
+LOOKAHEAD_SECONDS = 0.1
+"""What an instruction needs to reach a worker through Dask, 10 to 30 ms, and twice as much again.
+
+The end of a stage is known only as well as the time of a step, and that its worker has begun it is
+heard of late.
+"""
 
 LOAD_SECONDS = 1.0
 """Seconds of loading a state before any was measured, so that no first change of worker is free.
