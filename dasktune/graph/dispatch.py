@@ -210,10 +210,8 @@ class Dispatcher:
 
     def rank(self, trial: int, priority: float) -> list[Instruction]:
         """Change the priority of what a trial asks for."""
-        for node in self._wanted.get(trial, ()):
-            if trial in node.requests:
-                self.frontier.withdraw(node, trial)
-                self.frontier.request(node, trial, priority)
+        wanted = self._wanted.get(trial, ())
+        self.frontier.rank([node for node in wanted if trial in node.requests], trial, priority)
         return self._take()
 
     def stop(self, trial: int, now: float) -> list[Instruction]:

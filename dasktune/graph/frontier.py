@@ -249,6 +249,23 @@ class Frontier:
             work.asked = max(node.requests.values(), default=0.0)
         self.update(node)
 
+    def rank(self, nodes: Ordered[Node], trial: int, priority: float) -> None:
+        """Change the priority of the requests of a trial for the ends of nodes, from the top down.
+
+        All requests change before any node is updated, the deepest first. So a node is computed
+        anew when all below it are, and not once for each request below it.
+        """
+        for node in nodes:
+            work = self.work(node)
+            before = node.requests.pop(trial)
+            others = node.requests
+            if before == work.asked:
+                work.asked = max(others.values(), default=priority)
+            others[trial] = priority
+            work.asked = max(work.asked, priority)
+        for node in reversed(nodes):
+            self.update(node)
+
     def update(self, node: Node) -> None:
         """Handle a change at a node: of its requests, checkpoints, attempt or failure."""
         current: Node | None = node
