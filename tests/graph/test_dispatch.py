@@ -198,6 +198,14 @@ def test_priority_goes_before_length() -> None:
     assert table.join("w0") == [("run", 0, "w0", 0, 2, None)]
 
 
+def test_rank_of_a_trial_counts_for_all_of_its_requests() -> None:
+    table = two_branches()
+    for trial, until in enumerate((6, 9)):
+        table.dispatcher.extend(trial, until, 0.0, 0.0, reports=[4])
+    assert said(table.dispatcher.rank(0, 5.0)) == []
+    assert table.join("w0") == [("run", 0, "w0", 0, 4, None), ("run", 1, "w0", 4, 6, 0)]
+
+
 def test_a_stage_has_the_highest_priority_of_all_it_serves() -> None:
     table = Table()
     table.trial(Constant(0.5), 2)
