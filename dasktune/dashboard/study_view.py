@@ -235,7 +235,7 @@ class StudyView:
             "params": {name: str(value) for name, value in record.params.items()},
             "sequences": {name: repr(function) for name, function in record.sequences.items()},
             "plot": _sequences_plot(record, end),
-            "user_attrs": record.user_attrs,
+            "user_attrs": dict(record.user_attrs),
             "message": redacted(record.message),
             "traceback": redacted(record.traceback),
             "frames": user_line(record.traceback),

@@ -768,7 +768,9 @@ class Engine:
     # -------------------------------------------------------------------- decisions
 
     def _apply(self, session: Session, decisions: Collection[Decision], now: float) -> None:
-        asked = {each.trial: each for each in decisions if isinstance(each, Extend)}
+        asked: dict[int, Extend] = {}
+        if self._choices is not None:
+            asked = {each.trial: each for each in decisions if isinstance(each, Extend)}
         for decision in decisions:
             session.check(decision, self.trials)
             if isinstance(decision, Register):

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from statistics import fmean, stdev
+from types import MappingProxyType
 from typing import TypeVar
 
 from dasktune.errors import CorruptRecordError
@@ -19,6 +20,9 @@ from dasktune.types import Direction, Metrics, Objective, Sequences, Step, Trial
 
 ONE_DEVICE: Periods = ((0, 1),)
 """The devices of a trial that is trained on one device."""
+
+NO_ATTRS: Mapping[str, object] = MappingProxyType({})
+"""The user's notes on almost every trial."""
 
 ADDED = -1
 """Stands for the tuner of trials that were added with their results."""
@@ -95,7 +99,7 @@ class TrialRecord:
     ended_at: Step | None = None
     message: str = ""
     traceback: str = ""
-    user_attrs: dict[str, object] = field(default_factory=dict)
+    user_attrs: Mapping[str, object] = field(default_factory=lambda: NO_ATTRS)
     point: Mapping[str, Value] = field(default_factory=dict)
     domains: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     seed: int = 0
@@ -160,7 +164,7 @@ class TrialRecord:
             "until": self.until,
             "message": self.message,
             "traceback": self.traceback,
-            "user_attrs": self.user_attrs,
+            "user_attrs": dict(self.user_attrs),
             "values": None if self.values is None else list(self.values),
             "max_steps": self.max_steps,
             **({} if self.ended_at is None else {"ended_at": self.ended_at, "steps": self.steps}),
@@ -327,7 +331,7 @@ def trial_of(
         values=None if record.values is None else list(record.values),
         metrics=metrics,
         error=(record.traceback or record.message) if failed else None,
-        user_attrs=record.user_attrs,
+        user_attrs=dict(record.user_attrs),
         seed=record.seed,
         devices=record.devices,
         metric=metric,

@@ -8,7 +8,7 @@ What a worker runs next is chosen in `dasktune.graph.placement`.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
 from functools import partial
@@ -117,7 +117,7 @@ class Dispatcher:
         self.steps_repeated = 0
         self._draining = False
         self._may_place = may_place
-        self._wanted: dict[int, deque[Node]] = {}
+        self._wanted: dict[int, list[Node]] = {}
         self._out: list[Instruction] = []
 
     # ------------------------------------------------------------------- decisions
@@ -198,7 +198,7 @@ class Dispatcher:
             return self._take()
         self._placing.gangs.meet(nodes[-1])
         self._tell_class(nodes[-1], [trial])
-        self._wanted[trial] = deque(nodes)
+        self._wanted[trial] = nodes
         for node in nodes:
             if node.stop not in node.metrics:
                 self.frontier.request(node, trial, priority)
@@ -258,7 +258,7 @@ class Dispatcher:
     def answer(self, trial: int, step: Step, metrics: Metrics) -> list[Instruction]:
         """Handle metrics that were measured elsewhere, for a trial that no worker trains."""
         node = self.plan.register(trial, self.plan.paths[trial].sequences, step)
-        node.metrics.setdefault(step, metrics)
+        node.metrics.add(step, metrics)
         self._answer_requests([node])
         return self._take()
 
@@ -633,7 +633,7 @@ class Dispatcher:
         attempt.saved = max(attempt.saved, event.step)
         node = attempt.node_at(event.step)
         if isinstance(event, Saved):
-            node.checkpoints[event.step] = None
+            node.checkpoints.add(event.step)
         rival = None
         if event.step == node.stop:
             rival = self._attempt_on(node)
@@ -651,7 +651,7 @@ class Dispatcher:
         for step, metrics in reversed(reports):
             while step <= node.start and node.parent is not None:
                 node = node.parent
-            node.metrics.setdefault(step, metrics)
+            node.metrics.add(step, metrics)
             if step == node.stop and node.requests:
                 answered.append(node)
         self._answer_requests(answered[::-1])
@@ -672,7 +672,7 @@ class Dispatcher:
         """Deliver what a trial waits for, as far as it is known; later steps wait for earlier."""
         nodes = self._wanted[trial]
         while nodes and nodes[0].stop in nodes[0].metrics:
-            self._deliver(trial, nodes.popleft())
+            self._deliver(trial, nodes.pop(0))
         if not nodes:
             del self._wanted[trial]
 
@@ -728,7 +728,8 @@ class Dispatcher:
     def _forget_state(self, below: Node, step: Step) -> None:
         """Forget the state at a step on the way to a node, because it is gone."""
         for node in below.up():
-            if node.checkpoints.pop(step, ()) is None:
+            if step in node.checkpoints:
+                node.checkpoints.discard(step)
                 for attempt in self.attempts.values():
                     if attempt.start == step and attempt.node.holder(step) is node:
                         attempt.uprooted = True
@@ -753,7 +754,7 @@ class Dispatcher:
         """Handle a state that another driver has made."""
         self._trained_elsewhere(event)
         node = event.node.holder(event.step)
-        node.checkpoints[event.step] = None
+        node.checkpoints.add(event.step)
         rival = None
         if event.step == node.stop:
             rival = self._attempt_on(node)

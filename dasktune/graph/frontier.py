@@ -43,6 +43,9 @@ RANK_LEVELS = 4
 NO_ERRORS: Mapping[Any, Any] = MappingProxyType({})
 """The errors of a node that never raised: almost every node, so they share it."""
 
+NO_CLASSES: frozenset[str] = frozenset()
+"""The classes that the stage of almost every node has left: none."""
+
 NO_LEVEL = -1
 """The rank level of a stage whose model has no rank, and of all where workers are alike."""
 
@@ -152,9 +155,9 @@ class Work:
         self.lost: tuple[Loss, ...] = ()
         self.lost_at: Step = -1
         self.version = 0
-        self.heap: list[Entry] = []
+        self.heap: list[Entry] | None = None
         self.backlog: tuple[Group, float] | None = None
-        self.left: frozenset[str] = frozenset()
+        self.left = NO_CLASSES
 
     @property
     def gangs(self) -> frozenset[frozenset[str]]:
@@ -239,13 +242,13 @@ class Frontier:
         """Add the request of a trial for training up to the node's end."""
         work = self.work(node)
         work.asked = max(work.asked, priority) if node.requests else priority
-        node.requests[trial] = priority
+        node.request(trial, priority)
         self.update(node)
 
     def withdraw(self, node: Node, trial: int) -> None:
         """Remove the request of a trial for the node's end."""
         work = self.work(node)
-        if node.requests.pop(trial, None) == work.asked:
+        if node.withdraw(trial) == work.asked:
             work.asked = max(node.requests.values(), default=0.0)
         self.update(node)
 
@@ -406,7 +409,8 @@ class Frontier:
     def best_child(self, node: Node) -> Node | None:
         """Return the child whose stage should follow the node's, if any must be trained."""
         work = self._work.get(node)
-        return None if work is None else self._peek(work.heap, needs_ready=False)
+        heap = None if work is None else work.heap
+        return None if heap is None else self._peek(heap, needs_ready=False)
 
     def best_ready(
         self,
@@ -586,8 +590,10 @@ class Frontier:
             heappop(heap)
         return None
 
-    def _push(self, heap: list[Entry], node: Node, work: Work) -> None:
-        heappush(heap, (-work.priority, -work.length, node.number, work.version, node))
+    def _push_below(self, above: Work, node: Node, work: Work) -> None:
+        if above.heap is None:
+            above.heap = []
+        heappush(above.heap, (-work.priority, -work.length, node.number, work.version, node))
 
     def _make_ready(self, node: Node, work: Work) -> None:
         group = self._enter_group(node, work)
@@ -648,7 +654,7 @@ class Frontier:
         if work.backlog is not None:
             self._leave_backlog(work)
         if drawn:
-            self._push(parent_work.heap, node, work)
+            self._push_below(parent_work, node, work)
             if parent_work.attempt is not None:
                 self.continued.append(parent_work.attempt)
         if sorts and active and is_ready(node):

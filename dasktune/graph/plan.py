@@ -7,19 +7,25 @@ part or were asked to stop [Hippo 3.2]. The plan says what is wanted and what ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, cast
 
 from dasktune.errors import InternalError
 from dasktune.graph.curves import Curves
 from dasktune.graph.devices import DEVICES, devices_of
 from dasktune.graph.keys import BLOCK_STEPS, Chain, Mark, Positions, encode_at, root_key
+from dasktune.graph.known import Measured, Steps
 from dasktune.needs import NO_NEEDS, Needs, NumericClass
 from dasktune.sequences import first_difference
 from dasktune.types import Metrics, Sequences, Step
 
 NONE: frozenset[Needs] = frozenset()
 """The needs of trials that have no needs of their own."""
+
+NOTHING = cast(MutableMapping[Any, Any], MappingProxyType({}))
+"""The children or requests of all nodes that have none: most nodes never have children."""
 
 
 class Node:
@@ -88,10 +94,10 @@ class Node:
         self.parent = parent
         self.start, self.stop = span
         self.sequences = sequences
-        self.children: dict[bytes, Node] = {}
-        self.checkpoints: dict[Step, None] = {}
-        self.metrics: dict[Step, Metrics] = {}
-        self.requests: dict[int, float] = {}
+        self.children: MutableMapping[bytes, Node] = NOTHING
+        self.checkpoints = Steps()
+        self.metrics = Measured()
+        self.requests: MutableMapping[int, float] = NOTHING
         self.passing = 0
         self.needs: frozenset[Needs] = NONE
         self.model_rank: float | None = None
@@ -224,14 +230,33 @@ class Node:
         if root is not home:
             first = encode_at(self.sequences, 0)
             del root.children[first]
-            home.children[first] = self
+            home.adopt(first, self)
             self.parent = home
         for node in self.below():
             node.numerics = numerics
             node.needs = on_class(node.needs, numerics)
             if root is not home:  # the keys are others
                 node._end, node._inside = None, None
-                node.checkpoints, node.metrics = {}, {}
+                node.checkpoints, node.metrics = Steps(), Measured()
+
+    def adopt(self, first: bytes, child: Node) -> None:
+        """Put a child below this node, or in the place of one with the same values there."""
+        if not self.children:
+            self.children = {}
+        self.children[first] = child
+
+    def request(self, trial: int, priority: float) -> None:
+        """Add the request of a trial, or change its priority."""
+        if not self.requests:
+            self.requests = {}
+        self.requests[trial] = priority
+
+    def withdraw(self, trial: int) -> float | None:
+        """Remove the request of a trial; return the priority that it had, if there was one."""
+        priority = self.requests.pop(trial) if trial in self.requests else None
+        if not self.requests:
+            self.requests = NOTHING
+        return priority
 
     def holder(self, step: Step) -> Node:
         """Return the node on the way to this one that holds `step`, the root for step 0.
@@ -285,7 +310,7 @@ class Path:
     model_rank: float | None = None
 
 
-_States = tuple[Node, dict[Step, None], dict[Step, Metrics]]
+_States = tuple[Node, Collection[Step], Mapping[Step, Metrics]]
 """The checkpoints and metrics of the nodes on the way to one, as they were."""
 
 
@@ -475,14 +500,14 @@ class SearchPlan:
             place = lineage.parent, encode_at(lineage.sequences, 0)
             self._forgotten[place] = [*self._forgotten.get(place, ()), *known]
         for each in nodes:
-            each.checkpoints, each.metrics = {}, {}
+            each.checkpoints, each.metrics = Steps(), Measured()
 
     def forget_state(self, node: Node, step: Step, reports: Iterable[tuple[Step, Metrics]]) -> None:
         """Forget a state without a class and its metrics at once, as `forget_states` does."""
         lineage = node.lineage
         if lineage.parent is not None:
             place = lineage.parent, encode_at(lineage.sequences, 0)
-            state = node, {step: None}, dict(reports)
+            state = node, (step,), dict(reports)
             self._forgotten[place] = [*self._forgotten.get(place, ()), state]
 
     def _recall_states(self, lineage: Node) -> None:
@@ -532,7 +557,7 @@ class SearchPlan:
             self._count += 1
             self._seeds[home] = self._seeds[root]
             home.curves, home.is_alone, home.numerics = self.curves, root.is_alone, numerics
-            home.checkpoints[0] = None
+            home.checkpoints.add(0)
             home._end = root.chain_at(0).named(numerics.facts)
         return home
 
@@ -592,9 +617,9 @@ class SearchPlan:
         if node.parent is None:
             return
         if is_stored:
-            node.checkpoints[step] = None
+            node.checkpoints.add(step)
         if metrics is not None:
-            node.metrics.setdefault(step, metrics)
+            node.metrics.add(step, metrics)
 
     def _root_of(self, trial: int, seed: int, is_alone: bool) -> Node:
         """Return the state before any step, made when first asked for."""
@@ -605,7 +630,7 @@ class SearchPlan:
             self._seeds[root] = seed
             root.curves, root.is_alone = self.curves, is_alone
             self._count += 1
-            root.checkpoints[0] = None
+            root.checkpoints.add(0)
             key = self._seeded_key(seed) if seed else self.root_key
             key = self.alone_key if is_alone else key
             root._end = Chain(key if owner is None else root_key(key, owner))
@@ -642,7 +667,8 @@ class SearchPlan:
         """Add a child that ends at `steps`, or before it where the number of devices changes."""
         change = devices_of(sequences).constant_until(at.stop)
         stop = steps if change is None else min(steps, change)
-        child = at.children[first] = self._new_node(at, (at.stop, stop), sequences)
+        child = self._new_node(at, (at.stop, stop), sequences)
+        at.adopt(first, child)
         return child
 
     def _new_node(self, parent: Node, span: tuple[Step, Step], sequences: Sequences) -> Node:
@@ -658,15 +684,13 @@ class SearchPlan:
         top = self._new_node(above, (node.start, step), node.sequences)
         top.passing, top.needs, top.numerics = node.passing, node.needs, node.numerics
         top.model_rank = node.model_rank
-        above.children[encode_at(node.sequences, node.start)] = top
-        top.children[encode_at(node.sequences, step)] = node
+        above.adopt(encode_at(node.sequences, node.start), top)
+        top.adopt(encode_at(node.sequences, step), node)
         node.parent, node.start = top, step
-        top.checkpoints = {t: None for t in node.checkpoints if t <= step}
-        node.checkpoints = {t: None for t in node.checkpoints if t > step}
+        top.checkpoints, node.checkpoints = node.checkpoints.split(step)
         if node._inside is not None:
             top._inside, node._inside = node._inside.split(step)
-        top.metrics = {t: m for t, m in node.metrics.items() if t <= step}
-        node.metrics = {t: m for t, m in node.metrics.items() if t > step}
+        top.metrics, node.metrics = node.metrics.split(step)
         if self._on_split is not None:
             self._on_split(top, node)
         return top

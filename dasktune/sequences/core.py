@@ -306,6 +306,10 @@ class Constant(Sequence):
         """Return None, because a constant keeps its value."""
         return None
 
+    def __repr__(self) -> str:
+        """Return the canonical text, which is not kept: a study has many constants."""
+        return self._canonical()
+
     def _rest(self, start: Step) -> Sequence:
         return self
 

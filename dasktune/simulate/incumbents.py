@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dasktune.simulate.jobs import SimulatedJob
 from dasktune.types import Direction, Objective, Step
+
+_FEW = 64
+"""This many jobs that are over may always be kept."""
 
 
 class Incumbent(NamedTuple):
@@ -44,8 +43,16 @@ class Incumbents:
         self._better: list[tuple[float, float, float]] = []
         self._best = (math.inf, math.inf)
         """Time and loss of the best value so far."""
-        self._spans: list[tuple[float, float, int]] = []
-        self._jobs: list[SimulatedJob] = []
+        self._least = math.inf
+        """Loss of the last of `_incumbents`."""
+        self._incumbents: list[Incumbent] = []
+        """Those before any value that may still come."""
+        self._running: dict[str, SimulatedJob] = {}
+        self._over: list[tuple[SimulatedJob, float, int]] = []
+        """Jobs that are over, with their ends and total steps."""
+        self._trained = 0
+        """Steps of jobs that were over before any value that may still come."""
+        self._most_over = _FEW
 
     def loss_of(self, value: float) -> float:
         """Return a value as a loss: smaller is better, infinite if it is not finite."""
@@ -69,32 +76,45 @@ class Incumbents:
         if loss < least:
             self._best = seconds, loss
 
-    def count(self, job: SimulatedJob, steps: int, now: float) -> None:
+    def begin(self, job: SimulatedJob) -> None:
+        """Add a job that begins."""
+        self._running[job.order.attempt] = job
+
+    def end(self, job: SimulatedJob, steps: int, now: float) -> None:
         """Add the total steps of a job that is over."""
-        self._spans.append((job.launched, now, steps))
-        self._jobs.append(job)
+        del self._running[job.order.attempt]
+        self._over.append((job, now, steps))
+        if len(self._over) > self._most_over:
+            first = next(iter(self._running.values()), None)
+            self._settle(now if first is None else first.launched)
+            self._most_over = 2 * len(self._over) + _FEW
 
     def in_order(self) -> list[Incumbent]:
-        """Return the incumbents in order of time."""
-        best = math.inf
-        incumbents: list[Incumbent] = []
-        for seconds, loss, value in sorted(self._better):
-            if loss < best:
-                best = loss
+        """Return the incumbents in order of time, once all jobs are over."""
+        self._settle(math.inf)
+        return self._incumbents
+
+    def _settle(self, until: float) -> None:
+        """Find the incumbents before a time, and forget the jobs that were over by then.
+
+        All values that still come are of that time or later.
+        """
+        for seconds, loss, value in sorted(each for each in self._better if each[0] < until):
+            if loss < self._least:
+                self._least = loss
                 trained = self._trained_by(seconds)
                 # Of several values at the same moment only the best is an incumbent.
-                if incumbents and incumbents[-1].seconds == seconds:
-                    incumbents.pop()
-                incumbents.append(Incumbent(seconds, trained, value))
-        return incumbents
+                if self._incumbents and self._incumbents[-1].seconds == seconds:
+                    self._incumbents.pop()
+                self._incumbents.append(Incumbent(seconds, trained, value))
+        self._better = [each for each in self._better if each[0] >= until]
+        self._trained += sum(steps for _, ended, steps in self._over if ended <= until)
+        self._over = [each for each in self._over if each[1] > until]
 
     def _trained_by(self, now: float) -> int:
         """Return how many whole steps all jobs had trained by `now`."""
-        launched, ended, steps = self._spans_of_all
-        under_way = np.flatnonzero((launched <= now) & (now < ended))
-        done = int(steps[ended <= now].sum())
-        return done + sum(self._jobs[at].steps_by(now) for at in under_way)
-
-    @cached_property
-    def _spans_of_all(self) -> NDArray[np.float64]:
-        return np.array(self._spans).reshape(-1, 3).T
+        return self._trained + sum(
+            steps if ended <= now else job.steps_by(now)
+            for job, ended, steps in self._over
+            if job.launched <= now
+        )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from dasktune.algos.forest.ranks import ModelWeight
-from dasktune.engine.trials import Trial, TrialRecord, best_of
+from dasktune.engine.trials import Trial, TrialRecord, best_of, trial_of
 from dasktune.graph.plan import SearchPlan
 from dasktune.results.summary import Summary, models_of, summarise
 from dasktune.simulate.incumbents import Incumbent
@@ -36,14 +37,12 @@ class Happening:
     step: Step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Simulation:
     """A simulated study.
 
     Attributes
     ----------
-    trials
-        As of a study.
     events
         The events on the workers, in order of time.
     seconds
@@ -72,7 +71,6 @@ class Simulation:
         Virtual time for which workers were busy, over all workers.
     """
 
-    trials: list[Trial]
     events: list[Happening]
     seconds: float
     limit: str | None
@@ -87,10 +85,16 @@ class Simulation:
     busy_seconds: Mapping[str, float] = field(default_factory=dict)
     models: Sequence[ModelWeight] = ()
 
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """The trials, as of a study."""
+        return [trial_of(self.plan, record) for record in self.records.values()]
+
     @property
     def best_trial(self) -> Trial | None:
         """The trial with the best finite value, or None."""
-        return best_of(self.trials, self.direction)
+        best = best_of(self.records.values(), self.direction)
+        return None if best is None else trial_of(self.plan, best)
 
     def reached(self, target: float) -> Incumbent | None:
         """Return the first incumbent as good as `target`, or None."""

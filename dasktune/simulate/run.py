@@ -12,7 +12,6 @@ from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.engine.engine import Engine
 from dasktune.engine.limits import Limits
 from dasktune.engine.scaling import Scale
-from dasktune.engine.trials import trial_of
 from dasktune.errors import refuse
 from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.devices import devices_at, values_at
@@ -297,7 +296,6 @@ def _result(runner: SimulatedRunner) -> Simulation:
     engine = runner.engine
     plan = engine.view.plan
     return Simulation(
-        trials=[trial_of(plan, record) for record in engine.trials.values()],
         events=runner.happenings,
         seconds=runner.now,
         limit=runner.limit,

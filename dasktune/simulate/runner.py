@@ -324,7 +324,7 @@ class SimulatedRunner:
         self.steps_again += min(steps, job.order.start - job.first)
         self.budget.end(job, self.now)
         self.busy_seconds[worker.kind] += job.workers * (self.now - job.launched)
-        self.incumbents.count(job, steps, self.now)
+        self.incumbents.end(job, steps, self.now)
         self._extra.pop(job.order.attempt, None)
         worker.job, worker.held = None, None
         for lender in job.order.lenders:
@@ -394,6 +394,7 @@ class SimulatedRunner:
         self._borrow(worker, job)
         worker.job, worker.held = job, None
         self.budget.begin(job)
+        self.incumbents.begin(job)
         self._note("started", worker, order.start, order)
         if worker.device is not None and isinstance(pace, SharedPace):
             worker.device.begin(worker.name, pace, self.now + lead, self.now)
@@ -478,10 +479,7 @@ class SimulatedRunner:
         """Return the reports since the last saved state, which the state at `step` saves."""
         job.saved = step
         known = sorted(at for at in job.values if at <= step)
-        reports = tuple((at, {self._metric: job.values.pop(at)}) for at in known)
-        if not job.values:
-            job.values = {}  # an emptied dict keeps its memory, and jobs are kept to the end
-        return reports
+        return tuple((at, {self._metric: job.values.pop(at)}) for at in known)
 
     def _value(self, job: SimulatedJob, step: Step) -> float:
         value = job.values.get(step)

@@ -112,6 +112,11 @@ class Float(Domain):
         Only ``low``, ``low + step``, ... up to `high`, computed in decimal, so that 0.3 is
         written 0.3.
 
+    Attributes
+    ----------
+    document
+        It as a JSON document, which all its trials share.
+
     Examples
     --------
     >>> list(Float(0.1, 0.3, step=0.1).points())
@@ -122,6 +127,7 @@ class Float(Domain):
     high: float
     log: bool = False
     step: float | None = None
+    document: Mapping[str, object] = field(init=False, compare=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:
         check = Arguments("Float")
@@ -132,6 +138,9 @@ class Float(Domain):
         if not check.problems:
             _check_bounds(check, self, unstepped=None)
         check.refuse()
+        document = {"domain": "Float", "low": self.low, "high": self.high}
+        document |= {"log": self.log, "step": self.step}
+        object.__setattr__(self, "document", document)
 
     @property
     def size(self) -> int | None:
@@ -182,13 +191,7 @@ class Float(Domain):
 
     def to_json(self) -> dict[str, object]:
         """Return its identity as a JSON document."""
-        return {
-            "domain": "Float",
-            "low": self.low,
-            "high": self.high,
-            "log": self.log,
-            "step": self.step,
-        }
+        return {**self.document}
 
     def _position(self, value: float) -> int:
         return round((_exact(value) - _exact(self.low)) / _exact(self.step or 1.0))
@@ -210,6 +213,11 @@ class Int(Domain):
     step
         Distance from one point to the next.
 
+    Attributes
+    ----------
+    document
+        It as a JSON document, which all its trials share.
+
     Examples
     --------
     >>> list(Int(32, 128, step=32).points())
@@ -220,6 +228,7 @@ class Int(Domain):
     high: int
     log: bool = False
     step: int = 1
+    document: Mapping[str, object] = field(init=False, compare=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:
         check = Arguments("Int")
@@ -230,6 +239,9 @@ class Int(Domain):
         if not check.problems:
             _check_bounds(check, self, unstepped=1)
         check.refuse()
+        document = {"domain": "Int", "low": self.low, "high": self.high}
+        document |= {"log": self.log, "step": self.step}
+        object.__setattr__(self, "document", document)
 
     @property
     def size(self) -> int:
@@ -273,13 +285,7 @@ class Int(Domain):
 
     def to_json(self) -> dict[str, object]:
         """Return its identity as a JSON document."""
-        return {
-            "domain": "Int",
-            "low": self.low,
-            "high": self.high,
-            "log": self.log,
-            "step": self.step,
-        }
+        return {**self.document}
 
 
 @dataclass(frozen=True, slots=True, init=False)

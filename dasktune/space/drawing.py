@@ -31,13 +31,13 @@ class RecordingChooser:
     def number(self, name: str, domain: Float | Int) -> float | int:
         """Return the choice of the other chooser."""
         value = self._chooser.number(name, domain)
-        self.point[name], self.domains[name] = value, document_of(domain)
+        self.point[name], self.domains[name] = value, domain.document
         return value
 
     def option(self, name: str, domain: Choice) -> int:
         """Return the choice of the other chooser."""
         position = self._chooser.option(name, domain)
-        self.point[name], self.domains[name] = domain.labels[position], document_of(domain)
+        self.point[name], self.domains[name] = domain.labels[position], domain.document
         return position
 
 
@@ -84,8 +84,3 @@ class PointChooser:
             known = ", ".join(map(repr, self._point)) or "nothing"
             raise ConfigurationError(f"a point must have coordinate {name!r}, got {known}")
         return self._otherwise
-
-
-def document_of(domain: Float | Int | Choice) -> Mapping[str, object]:
-    """Return the domain of a coordinate as JSON, with the labels of a choice."""
-    return domain.document if isinstance(domain, Choice) else domain.to_json()

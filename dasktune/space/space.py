@@ -278,7 +278,10 @@ class Space:
         """Return the configuration with the coordinates that `chooser` chooses."""
         recorder = RecordingChooser(chooser)
         configuration = self.chosen(recorder)
-        return replace(configuration, point=recorder.point, domains=recorder.domains)
+        point, params = recorder.point, configuration.params
+        if _is_same(point, params):
+            params = point  # most points are plain values, and a large study has many
+        return replace(configuration, params=params, point=point, domains=recorder.domains)
 
     def chosen(self, chooser: Chooser, prefix: str = "") -> Configuration:
         """Return the chosen configuration without its point, as part of a larger space."""
@@ -327,6 +330,12 @@ def _entry(name: str, point: object) -> Configuration:
     sequence = as_sequence(point)
     param = sequence.value if isinstance(sequence, Constant) else repr(sequence)
     return Configuration(params={name: param}, sequences={name: sequence})
+
+
+def _is_same(point: Mapping[str, Value], params: Mapping[str, Value]) -> bool:
+    """Whether two mappings hold the same objects in the same order."""
+    same = (point.get(name) is value for name, value in params.items())
+    return [*point] == [*params] and all(same)
 
 
 def _plainly(sequence: Sequence) -> Value | Sequence:

@@ -278,7 +278,7 @@ class Study:
         plan = SearchPlan(self.results.row.root)
         for number, configuration in enumerate(configurations):
             leaf = plan.register(number, configuration.sequences, tuner.max_steps)
-            leaf.requests[number] = 0.0
+            leaf.request(number, 0.0)
         tree = build_stage_tree(plan, lambda node: False)
         return replace(
             tree,

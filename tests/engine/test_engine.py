@@ -242,7 +242,7 @@ def test_other_devices_train_from_the_last_report_on() -> None:
     for trial in again.trials.values():  # as a study that is opened again knows them
         path = trial.number, trial.keyed_sequences, trial.max_steps, trial.seed
         again.dispatcher.register(*path)
-        again.dispatcher.plan.node_at(trial.number, 2).checkpoints[2] = None  # it is stored
+        again.dispatcher.plan.node_at(trial.number, 2).checkpoints.add(2)  # it is stored
     again.take(again.engine.resume(Halving(), place=0, records=before.log, now=0.0))
     again.run()
     assert summary(again.trials) == END

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from statistics import stdev
@@ -21,10 +22,11 @@ from dasktune.engine.trials import (
 )
 from dasktune.errors import CorruptRecordError
 from dasktune.graph.keys import root_key
+from dasktune.graph.known import Measured
 from dasktune.graph.plan import SearchPlan
 from dasktune.needs import Needs
 from dasktune.sequences import Constant, Piecewise
-from dasktune.types import Direction, Objective, TrialState
+from dasktune.types import Direction, Objective, Step, TrialState
 
 NEW = TrialRecord(
     number=3,
@@ -223,11 +225,15 @@ def test_table_renames_what_has_the_name_of_a_column() -> None:
     assert names[4:] == ["params_params_steps", "params_steps", "lr"]
 
 
+def measured(steps: Iterable[Step]) -> Measured:
+    return Measured((step, {"loss": float(step)}) for step in steps)
+
+
 def test_trial_shows_the_metrics_that_it_was_asked_for() -> None:
     plan = SearchPlan(root_key("trials", 0))
     plan.register(3, NEW.sequences, NEW.max_steps)
     for node in plan.nodes_of(3):
-        node.metrics.update({t: {"loss": float(t)} for t in range(node.stop, node.start, -1)})
+        node.metrics = measured(range(node.stop, node.start, -1))
     waiting = trial_of(plan, replace(NEW, steps=2, until=5, values=(2.0, 1.0)))
     assert list(waiting.metrics) == [1, 2, 3, 4, 5]
     assert (waiting.values, waiting.value, waiting.error) == ([2.0, 1.0], 2.0, None)
@@ -255,7 +261,7 @@ def test_failed_trial_shows_all_metrics_and_its_error(traceback: str, error: str
     plan = SearchPlan(root_key("trials", 0))
     plan.register(3, NEW.sequences, NEW.max_steps)
     for node in plan.nodes_of(3):
-        node.metrics.update({t: {"loss": float(t)} for t in range(node.start + 1, node.stop + 1)})
+        node.metrics = measured(range(node.start + 1, node.stop + 1))
     failed = replace(NEW, state=TrialState.FAIL, steps=2, message="boom", traceback=traceback)
     shown = trial_of(plan, failed)
     assert shown.error == error

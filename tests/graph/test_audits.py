@@ -34,6 +34,7 @@ from dasktune.graph.audits import (
     stored_before,
     stored_on,
 )
+from dasktune.graph.known import Steps
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.sequences import Constant, MultiStep
 from dasktune.types import Step
@@ -149,7 +150,7 @@ def test_audits_of_a_study_stay_in_the_budget(data: st.DataObject) -> None:
             assert spent <= max(AUDIT_STEPS, SHARE_OF_STEPS * trained)
 
 
-class CountedStates(dict[Step, None]):
+class CountedStates(Steps):
     """Stored states, which counts how many are looked at."""
 
     visited = 0
@@ -168,7 +169,7 @@ class CountedStates(dict[Step, None]):
 def test_waiting_audits_look_at_few_of_many_states(every: Step) -> None:
     last, waiting = 20_000, 100
     leaf = planned(steps=last).paths[0].leaf
-    states = CountedStates(dict.fromkeys(range(every, last + 1, every)))
+    states = CountedStates(range(every, last + 1, every))
     leaf.checkpoints = states
     draw = AuditDraw(1.0)
     for number in range(waiting):

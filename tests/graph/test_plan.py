@@ -128,16 +128,16 @@ def test_what_a_node_knows_survives_every_split(trials: Trials, data: st.DataObj
     (first, *_) = plan
     known = {}
     for step in data.draw(st.sets(st.integers(1, first.stop))):
-        first.checkpoints[step] = None
-        first.metrics[step] = {"loss": float(step)}
+        first.checkpoints.add(step)
+        first.metrics.add(step, {"loss": float(step)})
         known[state_of(first.sequences, step)] = float(step)
-    first.requests[0] = 2.0
+    first.request(0, 2.0)
     end = state_of(first.sequences, first.stop)
     for trial, (sequences, steps) in enumerate(trials[1:], start=1):
         plan.register(trial, sequences, steps)
     found = {}
     for node in plan:
-        assert node.checkpoints.keys() == node.metrics.keys()
+        assert [*node.checkpoints] == [*node.metrics]
         for step, metrics in node.metrics.items():
             assert node.start < step <= node.stop
             found[state_of(node.sequences, step)] = metrics["loss"]

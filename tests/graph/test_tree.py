@@ -25,7 +25,7 @@ def plan_of(*trials: tuple[Sequence, Step]) -> SearchPlan:
     """Return a plan in which each trial is asked for to its end."""
     plan = SearchPlan(ROOT)
     for trial, (sequence, steps) in enumerate(trials):
-        plan.register(trial, {"lr": sequence}, steps).requests[trial] = 0.0
+        plan.register(trial, {"lr": sequence}, steps).request(trial, 0.0)
     return plan
 
 
@@ -64,15 +64,15 @@ def test_parents_come_before_their_children() -> None:
 
 def test_what_has_a_checkpoint_is_not_trained() -> None:
     plan = trunk()
-    plan.node_at(0, 4).checkpoints[4] = None
+    plan.node_at(0, 4).checkpoints.add(4)
     assert spans(tree_of(plan)) == [(4, 6), (4, 8), (6, 7), (6, 9)]
-    plan.node_at(1, 8).checkpoints[7] = None
+    plan.node_at(1, 8).checkpoints.add(7)
     assert spans(tree_of(plan)) == [(4, 6), (6, 7), (6, 9), (7, 8)]
 
 
 def test_a_checkpoint_inside_a_stage_is_where_it_starts() -> None:
     plan = trunk()
-    plan.node_at(0, 4).checkpoints[3] = None
+    plan.node_at(0, 4).checkpoints.add(3)
     tree = tree_of(plan)
     assert spans(tree)[0] == (3, 4)
     (first,) = (stage for stage in tree if stage.start == 3)
@@ -83,7 +83,7 @@ def test_a_checkpoint_inside_a_stage_is_where_it_starts() -> None:
 def test_a_checkpoint_far_down_makes_what_is_above_it_needless() -> None:
     plan = plan_of((Constant(1.0), 9))
     plan.register(1, {"lr": MultiStep(1.0, [4], 0.5)}, 8)
-    plan.node_at(0, 9).checkpoints[6] = None
+    plan.node_at(0, 9).checkpoints.add(6)
     assert spans(tree_of(plan)) == [(6, 9)]
 
 
@@ -100,7 +100,7 @@ def test_a_running_stage_is_waited_for() -> None:
 
 def test_a_state_without_metrics_is_a_stage_of_no_steps() -> None:
     plan = plan_of((Constant(1.0), 9))
-    plan.node_at(0, 9).checkpoints[9] = None
+    plan.node_at(0, 9).checkpoints.add(9)
     assert spans(tree_of(plan)) == [(9, 9)]
 
 

@@ -49,9 +49,9 @@ class Planted:
 PLANTED = (
     Planted(
         name="a split gives the metrics at its step to the wrong part",
-        path="dasktune/graph/plan.py",
-        before="top.metrics = {t: m for t, m in node.metrics.items() if t <= step}",
-        after="top.metrics = {t: m for t, m in node.metrics.items() if t < step}",
+        path="dasktune/graph/known.py",
+        before="Measured(report for report in reports if report[0] <= step)",
+        after="Measured(report for report in reports if report[0] < step)",
     ),
     Planted(
         name="ASHA promotes by two rungs",

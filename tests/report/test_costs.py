@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dasktune.engine.trials import TrialRecord, trial_of
+from dasktune.graph.known import Measured
 from dasktune.graph.plan import SearchPlan
 from dasktune.report.costs import Content, ranking, render
 from dasktune.report.gantt import IDLE_LABEL
@@ -97,8 +98,9 @@ def planned(records: Sequence[TrialRecord], *, metric: str = "loss") -> SearchPl
     for one in records:
         plan.register(one.number, one.sequences, one.steps)
     for node in plan:
-        node.metrics |= {step: {metric: 1 / step} for step in range(node.start + 1, node.stop + 1)}
-        node.checkpoints[node.stop] = None
+        for step in range(node.start + 1, node.stop + 1):
+            node.metrics.add(step, {metric: 1 / step})
+        node.checkpoints.add(node.stop)
     return plan
 
 
@@ -188,11 +190,11 @@ def test_tree_bar_shows_steps_trials_and_values_of_its_node() -> None:
 def test_tree_untrained_steps_are_hollow() -> None:
     plan = planned(three())
     hollow = plan.nodes_of(2)[-1]
-    hollow.metrics.clear()
+    hollow.metrics = Measured()
     hollow.checkpoints.clear()
     part = plan.nodes_of(0)[-1]
     part.checkpoints.clear()
-    part.metrics = {step: part.metrics[step] for step in (5, 6, 7)}
+    part.metrics = Measured((step, part.metrics[step]) for step in (5, 6, 7))
     page = drawn(plan)
     legend = 1
     assert page.count("rect", "todo") == 2 + legend

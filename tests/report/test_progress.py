@@ -144,7 +144,7 @@ def test_the_best_trial_is_finite_and_did_not_fail(direction: str, best: int) ->
 def test_what_has_a_checkpoint_is_not_left() -> None:
     engine = running_engine()
     plan = engine.view.plan
-    plan.nodes_of(0)[0].checkpoints[20] = None
+    plan.nodes_of(0)[0].checkpoints.add(20)
     ahead = remaining(plan, engine.trials.values())
     assert (ahead.requested, ahead.unique, ahead.left) == (120, 90, 70)
 

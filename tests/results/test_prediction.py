@@ -14,6 +14,7 @@ from dasktune.algos.curves.curve import MOST_SIBLINGS
 from dasktune.algos.curves.observed import ObservedCurves
 from dasktune.engine.trials import ADDED, TrialRecord
 from dasktune.errors import ConfigurationError
+from dasktune.graph.known import Measured
 from dasktune.graph.plan import SearchPlan
 from dasktune.results.prediction import (
     CurveReader,
@@ -74,7 +75,8 @@ def reader(
         )
     for node in plan:
         last = min(node.stop, trained)
-        node.metrics |= {step: {"score": step / 100} for step in range(node.start + 1, last + 1)}
+        for step in range(node.start + 1, last + 1):
+            node.metrics.add(step, {"score": step / 100})
     return CurveReader(plan=plan, records=records, metric="score", direction=direction, **more)  # type: ignore[arg-type]
 
 
@@ -249,7 +251,8 @@ def test_chances_and_expected_steps_are_in_range(
 def test_prediction_of_odd_curves_is_defined(scores: list[float], direction: Direction) -> None:
     read = reader(ALIKE, direction, trained=0, bounds=(0, 1))
     node = read.plan.nodes_of(3)[0]
-    node.metrics |= {step: {"score": score} for step, score in enumerate(scores, 1)}
+    for step, score in enumerate(scores, 1):
+        node.metrics.add(step, {"score": score})
     found = predict_trial(read, 3)
     assert found.steps == tuple(range(len(scores) + 1, END + 1))
     assert all(math.isfinite(one) for one in found.medians)
@@ -259,7 +262,8 @@ def test_prediction_of_odd_curves_is_defined(scores: list[float], direction: Dir
 
 def test_curve_missing_metric_is_nan() -> None:
     read = reader(ALIKE)
-    read.plan.nodes_of(3)[0].metrics[8] = {"other": 1.0}
+    node = read.plan.nodes_of(3)[0]
+    node.metrics = Measured({**node.metrics, 8: {"other": 1.0}}.items())
     assert predict_trial(read, 3).measured[-1] == (7, 0.07)
 
 
@@ -286,7 +290,8 @@ def test_predict_trial_without_finite_metric_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="trial 0 has no finite score yet: there is noth"):
         predict_trial(reader(ALIKE, trained=0), 0)
     empty = reader(ALIKE, trained=0)
-    empty.plan.nodes_of(3)[0].metrics[1] = {"score": math.nan}
+    node = empty.plan.nodes_of(3)[0]
+    node.metrics = Measured({**node.metrics, 1: {"score": math.nan}}.items())
     with pytest.raises(ConfigurationError, match="no finite score"):
         predict_trial(empty, 3)
     with pytest.raises(ConfigurationError, match="trial must be one of a study that has some"):
@@ -333,7 +338,8 @@ def test_predict_value_beyond_bounds_is_refused(
 
 def test_bounds_include_their_ends_and_ignore_nan() -> None:
     read = reader(ALIKE, bounds=(0.01, 0.08))
-    read.plan.nodes_of(0)[0].metrics[2] = {"score": math.inf}
+    node = read.plan.nodes_of(0)[0]
+    node.metrics = Measured({**node.metrics, 2: {"score": math.inf}}.items())
     low, high = predict_trial(read, 0).interval(0.95)[-1]
     assert 0.01 <= low <= high <= 0.08
 

@@ -72,7 +72,7 @@ def test_summary_shared_steps_are_requested_twice_unique_once() -> None:
 def test_summary_untrained_steps_are_not_reused() -> None:
     plan, records = two_trials()
     shared = plan.nodes_of(0)[-2]
-    shared.checkpoints[6] = None
+    shared.checkpoints.add(6)
     assert figures(plan, records, executed=6)["steps_reused"] == 0
     assert figures(plan, records, executed=1)["steps_reused"] == 5
 
@@ -80,7 +80,7 @@ def test_summary_untrained_steps_are_not_reused() -> None:
 def test_summary_repeated_steps_do_not_hide_reused_steps() -> None:
     plan, records = two_trials()
     for number in records:
-        plan.nodes_of(number)[-1].metrics[10] = {"loss": 1.0}
+        plan.nodes_of(number)[-1].metrics.add(10, {"loss": 1.0})
     found = figures(plan, records, executed=9, repeated=3)
     assert found["steps_reused"] == 14 - (9 - 3)
 
@@ -140,7 +140,7 @@ def test_summary_steps_beyond_count_separately() -> None:
 def test_summary_steps_beyond_do_not_hide_reused_steps() -> None:
     plan, records = two_trials()
     for number in records:
-        plan.nodes_of(number)[-1].metrics[10] = {"loss": 1.0}
+        plan.nodes_of(number)[-1].metrics.add(10, {"loss": 1.0})
     found = figures(plan, records, executed=9, beyond=3)
     assert found["steps_reused"] == 14 - (9 - 3)
 

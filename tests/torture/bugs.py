@@ -65,7 +65,7 @@ class CountsNoRepeatedSteps(Dispatcher):
 
 class LosesCheckpointsInSplits(Dispatcher):
     def _split(self, top: Node, bottom: Node) -> None:
-        top.checkpoints.pop(top.stop, None)
+        top.checkpoints.discard(top.stop)
         super()._split(top, bottom)
 
 

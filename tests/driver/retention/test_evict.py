@@ -131,7 +131,7 @@ class Scene:
         node = self.dispatcher.plan.node_at(trial, step)
         key = node.key_at(step)
         commit = self.store.save(STATE, key=key, attempt=by, step=step, seconds=1.0)
-        node.checkpoints[step] = None
+        node.checkpoints.add(step)
         if evictor is not None:
             evictor.saved(node, commit)
         return key
@@ -460,7 +460,7 @@ def test_state_saved_during_its_eviction_is_evicted_again(
     wait_until(lambda: scene.tell(evictor.turn()) != [])
     evictor.close()
     assert scene.keys == set()
-    assert scene.dispatcher.plan.node_at(trial, 20).checkpoints == {}
+    assert not scene.dispatcher.plan.node_at(trial, 20).checkpoints
 
 
 def test_a_new_attempt_that_commits_while_the_old_one_goes_stays(
@@ -500,7 +500,7 @@ def test_state_removed_by_another_driver_is_gone_at_next_listing(
     scene.now += 1000
     wait_until(lambda: scene.tell(evictor.turn()) != [])
     evictor.close()
-    assert scene.dispatcher.plan.node_at(trial, 20).checkpoints == {}
+    assert not scene.dispatcher.plan.node_at(trial, 20).checkpoints
 
 
 def test_own_state_that_another_study_keeps_is_not_evicted(database: Database) -> None:
@@ -543,7 +543,7 @@ def test_run_without_training_evicts_states_down_to_the_budget(database: Databas
     evictor = scene.evictor(WHOLE, keep="best:1")
     for value in (0.5, 0.4):  # known since the store was listed
         trial = scene.trial(Constant(value))
-        scene.dispatcher.plan.node_at(trial, 40).checkpoints[40] = None
+        scene.dispatcher.plan.node_at(trial, 40).checkpoints.add(40)
         scene.end(trial, value)
     gone = scene.tell(evictor.close())
     assert gone == [(scene.dispatcher.plan.node_at(0, 40), 40)]
