@@ -31,6 +31,7 @@ NAMES = (
     "mirror",
     "budget",
     "checkpoints",
+    "saves",
     "database",
     "start",
     "reuse",

@@ -316,3 +316,10 @@ def test_suspend_latency_is_measured_for_resumed_trials(tmp_path: Path) -> None:
         assert 0 < mean <= largest
         assert 0 < p95 <= largest
         assert 360 < figures[f"snapshot, largest, {tuner}"]["value"] < 361
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_saves_are_compared_with_synced_objects(tmp_path: Path) -> None:
+    figures = run("saves", tmp_path)
+    assert [figure["value"] > 0 for figure in figures.values()] == [True] * 3
