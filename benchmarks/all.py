@@ -1,7 +1,7 @@
 """Run every benchmark, one after the other; write one JSON document and a table for people.
 
 ``--table overhead`` runs those that show what dasktune costs next to bare Dask, to a tree made by
-hand and to Optuna, in a quarter of an hour.
+hand and to Optuna, in about 20 minutes.
 """
 
 from __future__ import annotations
