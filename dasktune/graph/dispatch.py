@@ -117,7 +117,7 @@ class Dispatcher:
         self.steps_repeated = 0
         self._draining = False
         self._may_place = may_place
-        self._wanted: dict[int, list[Node]] = {}
+        self._wanted: dict[int, tuple[Node, ...]] = {}
         self._out: list[Instruction] = []
 
     # ------------------------------------------------------------------- decisions
@@ -191,7 +191,8 @@ class Dispatcher:
         """Ask for a trial to be trained up to `until`, and reported there and at `reports`."""
         before = self._withdraw(trial)
         sequences = self.plan.paths[trial].sequences
-        nodes = [self.plan.register(trial, sequences, step) for step in (*reports, until)]
+        steps = (*reports, until)
+        nodes = tuple(self.plan.register(trial, sequences, step) for step in steps)
         failure = self.frontier.failure_above(nodes[-1])
         if failure is not None:
             self._fail_trial(trial, failure)
@@ -671,10 +672,14 @@ class Dispatcher:
     def _answer(self, trial: int) -> None:
         """Deliver what a trial waits for, as far as it is known; later steps wait for earlier."""
         nodes = self._wanted[trial]
-        while nodes and nodes[0].stop in nodes[0].metrics:
-            self._deliver(trial, nodes.pop(0))
-        if not nodes:
+        known = 0
+        while known < len(nodes) and nodes[known].stop in nodes[known].metrics:
+            self._deliver(trial, nodes[known])
+            known += 1
+        if known == len(nodes):
             del self._wanted[trial]
+        elif known:
+            self._wanted[trial] = nodes[known:]
 
     def _save_missed(self, event: SaveMissed) -> None:
         attempt = self.attempts.get(event.attempt)

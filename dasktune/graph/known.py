@@ -126,7 +126,7 @@ class Measured(Mapping[Step, Metrics]):
         """Add the metrics of a step; those that are known already stand."""
         if self._holder(step) is not None:
             return
-        columns = self._columns_of(_shared(tuple(metrics)))
+        columns = self._columns_of(tuple(metrics))
         at = bisect_left(columns._steps, step)
         columns._steps.insert(at, step)
         at *= len(columns._names)
@@ -150,7 +150,7 @@ class Measured(Mapping[Step, Metrics]):
     def _columns_of(self, names: tuple[str, ...]) -> Measured:
         """Return the columns of the steps that have these metrics, made when first asked for."""
         if not self._steps:
-            self._names, self._steps, self._values = names, array("q"), array("d")
+            self._names, self._steps, self._values = _shared(names), array("q"), array("d")
         if names == self._names:
             return self
         if self._others is None:

@@ -308,7 +308,7 @@ class Constant(Sequence):
 
     def __repr__(self) -> str:
         """Return the canonical text, which is not kept: a study has many constants."""
-        return self._canonical()
+        return f"Constant({self.value!r})"
 
     def _rest(self, start: Step) -> Sequence:
         return self
