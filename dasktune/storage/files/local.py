@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import shutil
@@ -254,10 +253,8 @@ def _write_from_memory(file: FileIO, part: memoryview) -> int:
     try:
         fcntl(file, F_SETFL, flags | _DIRECT)
         return file.write(part[: len(part) // PAGE * PAGE])
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # a place in memory or a file system that needs the copy
-            raise
-        return 0
+    except OSError:  # a place in memory, or a file system, that needs the copy
+        return 0  # the write with a copy raises what is wrong for all
     finally:
         fcntl(file, F_SETFL, flags)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from dasktune.storage.buffers import PAGE, Buffer, empty
+from dasktune.storage.files import local
 from dasktune.storage.files.local import LocalFiles
 
 LARGE = 2**20
@@ -60,3 +62,19 @@ def on_disk() -> Iterator[Path]:
 def test_write_of_a_large_part_makes_no_copy(on_disk: Path) -> None:
     LocalFiles(on_disk).write("folder", {"file": [content(LARGE + 1)]})
     assert not is_in_memory(on_disk / "folder" / "file")
+
+
+def test_write_where_the_disk_refuses_is_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = local.fcntl
+
+    def refuse(file: int, command: int, flags: int = 0) -> int:
+        if command == local.F_SETFL and flags & os.O_DIRECT:
+            raise OSError(errno.EOPNOTSUPP, "not supported")
+        return kept(file, command, flags)
+
+    monkeypatch.setattr(local, "fcntl", refuse)
+    part = content(LARGE)
+    LocalFiles(tmp_path).write("folder", {"file": [part]})
+    assert (tmp_path / "folder" / "file").read_bytes() == part.tobytes()
