@@ -497,9 +497,8 @@ class StudyResults:
             return self.plan
         plan = registered(self.row, records, in_full=True)
         for record in records:
-            if record.steps:
-                node = plan.node_at(record.number, record.steps)
-                plan.learn(node, record.steps, metrics=record.metrics(self.objective))
+            if last := min(record.steps, record.max_steps):
+                plan.learn(plan.node_at(record.number, last), last, metrics={})
         return plan
 
     @many_rows()
