@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from statistics import fmean, stdev
-from types import MappingProxyType
 from typing import TypeVar
 
 from dasktune.errors import CorruptRecordError
@@ -20,9 +19,6 @@ from dasktune.types import Direction, Metrics, Objective, Sequences, Step, Trial
 
 ONE_DEVICE: Periods = ((0, 1),)
 """The devices of a trial that is trained on one device."""
-
-NO_ATTRS: Mapping[str, object] = MappingProxyType({})
-"""The user's notes on almost every trial."""
 
 ADDED = -1
 """Stands for the tuner of trials that were added with their results."""
@@ -99,7 +95,7 @@ class TrialRecord:
     ended_at: Step | None = None
     message: str = ""
     traceback: str = ""
-    user_attrs: Mapping[str, object] = field(default_factory=lambda: NO_ATTRS)
+    user_attrs: Mapping[str, object] = field(default_factory=dict)
     point: Mapping[str, Value] = field(default_factory=dict)
     domains: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     seed: int = 0

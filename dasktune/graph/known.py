@@ -10,12 +10,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, MutableSet
 from functools import lru_cache
 from heapq import merge
-from typing import Any
+from typing import cast
 
 from dasktune.types import Metrics, Step
 
-_NOTHING: array[Any] = array("d")
-"""The columns of all nodes without reports. It is replaced before anything is added."""
+_NO_COLUMNS = array("q"), array("d")
+"""The columns of all nodes without reports. They are replaced before anything is added."""
+
+_NO_OTHERS: dict[Step, Metrics] = {}
+"""The others of almost all nodes. It is replaced before anything is added."""
 
 
 class Steps(MutableSet[Step]):
@@ -43,9 +46,7 @@ class Steps(MutableSet[Step]):
         return f"Steps({[*self]})"
 
     def __contains__(self, step: object) -> bool:
-        if not isinstance(step, int):
-            return False
-        at = bisect_left(self._ascending, step)
+        at = bisect_left(self._ascending, cast(Step, step))
         return self._ascending[at : at + 1] == (step,)
 
     def __iter__(self) -> Iterator[Step]:
@@ -75,8 +76,8 @@ class Steps(MutableSet[Step]):
 class Measured(Mapping[Step, Metrics]):
     """The metrics of some steps, ascending, in two columns: the steps, and the values.
 
-    Each step has the same metrics in the same order; the steps that have others are in another
-    pair of columns.
+    Almost always each step has the same metrics in the same order. The few that have others are in
+    a dict. Another thread may read meanwhile: at each moment, all steps have their values.
 
     Parameters
     ----------
@@ -92,13 +93,12 @@ class Measured(Mapping[Step, Metrics]):
     {1: {'loss': 1.0}, 2: {'loss': 0.5}, 3: {'loss': 0.25, 'accuracy': 0.5}}
     """
 
-    __slots__ = ("_names", "_others", "_steps", "_values")
+    __slots__ = ("_columns", "_names", "_others")
 
     def __init__(self, reports: Iterable[tuple[Step, Metrics]] = ()) -> None:
         self._names: tuple[str, ...] = ()
-        self._steps: array[int] = _NOTHING
-        self._values: array[float] = _NOTHING
-        self._others: Measured | None = None
+        self._columns = _NO_COLUMNS
+        self._others = _NO_OTHERS
         for step, metrics in reports:
             self.add(step, metrics)
 
@@ -106,31 +106,47 @@ class Measured(Mapping[Step, Metrics]):
         return repr(dict(self))
 
     def __getitem__(self, step: Step) -> Metrics:
-        columns = self._holder(step)
-        if columns is None:
-            raise KeyError(step)
-        at, width = bisect_left(columns._steps, step), len(columns._names)
-        values = columns._values[at * width : (at + 1) * width]
-        return dict(zip(columns._names, values, strict=True))
+        steps, values = self._columns
+        at, width = bisect_left(steps, step), len(self._names)
+        if at < len(steps) and steps[at] == step:
+            return dict(zip(self._names, values[at * width : (at + 1) * width], strict=True))
+        return self._others[step]
 
     def __contains__(self, step: object) -> bool:
-        return isinstance(step, int) and self._holder(step) is not None
+        steps, _ = self._columns
+        at = bisect_left(steps, cast(Step, step))
+        return (at < len(steps) and steps[at] == step) or step in self._others
 
     def __iter__(self) -> Iterator[Step]:
-        return iter(self._steps if self._others is None else merge(self._steps, self._others))
+        steps, _ = self._columns
+        return merge(steps, sorted([*self._others])) if self._others else iter(steps)
 
     def __len__(self) -> int:
-        return len(self._steps) + (0 if self._others is None else len(self._others))
+        return len(self._columns[0]) + len(self._others)
 
     def add(self, step: Step, metrics: Metrics) -> None:
         """Add the metrics of a step; those that are known already stand."""
-        if self._holder(step) is not None:
+        if step in self:
             return
-        columns = self._columns_of(tuple(metrics))
-        at = bisect_left(columns._steps, step)
-        columns._steps.insert(at, step)
-        at *= len(columns._names)
-        columns._values[at:at] = array("d", metrics.values())
+        names, more = tuple(metrics), array("d", metrics.values())
+        steps, values = self._columns
+        if not steps:
+            self._names = _shared(names)
+            self._columns = array("q", (step,)), more
+        elif names != self._names:
+            if self._others is _NO_OTHERS:
+                self._others = {}
+            self._others[step] = dict(metrics)
+        elif step > steps[-1]:
+            values.extend(more)  # before its step: another thread may read
+            steps.append(step)
+        else:
+            at = bisect_left(steps, step)
+            before = at * len(names)
+            self._columns = (
+                steps[:at] + array("q", (step,)) + steps[at:],
+                values[:before] + more + values[before:],
+            )
 
     def split(self, step: Step) -> tuple[Measured, Measured]:
         """Return the metrics up to a step, and those after it."""
@@ -139,23 +155,6 @@ class Measured(Mapping[Step, Metrics]):
             Measured(report for report in reports if report[0] <= step),
             Measured(report for report in reports if report[0] > step),
         )
-
-    def _holder(self, step: Step) -> Measured | None:
-        """Return the columns that have a step, if there are any."""
-        at = bisect_left(self._steps, step)
-        if at < len(self._steps) and self._steps[at] == step:
-            return self
-        return None if self._others is None else self._others._holder(step)
-
-    def _columns_of(self, names: tuple[str, ...]) -> Measured:
-        """Return the columns of the steps that have these metrics, made when first asked for."""
-        if not self._steps:
-            self._names, self._steps, self._values = _shared(names), array("q"), array("d")
-        if names == self._names:
-            return self
-        if self._others is None:
-            self._others = Measured()
-        return self._others._columns_of(names)
 
 
 @lru_cache(maxsize=1000)

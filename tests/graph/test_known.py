@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,3 +54,21 @@ def test_measured_gives_back_every_float() -> None:
     values = {"nan": math.nan, "infinite": -math.inf, "zero": -0.0, "least": 5e-324}
     metrics = Measured([(1, values)])[1]
     assert repr(metrics) == repr(values)
+
+
+def test_metrics_with_a_name_of_their_step_are_kept() -> None:
+    reports = {step: {"loss": 0.5, f"loss_{step}": float(step)} for step in range(2000)}
+    assert dict(Measured(reports.items())) == reports
+
+
+def test_metrics_too_large_for_a_float_leave_no_trace() -> None:
+    measured = Measured([(1, {"loss": 0.5})])
+    with pytest.raises(OverflowError):
+        measured.add(2, {"loss": 10**400})
+    assert dict(measured) == {1: {"loss": 0.5}}
+
+
+def test_steps_of_other_integer_types_are_found() -> None:
+    step = np.int64(3)
+    assert step in Measured([(3, {"loss": 0.5})])
+    assert step in Steps([3])
