@@ -816,10 +816,12 @@ class Dispatcher:
         Workers that are put aside prove nothing; one that has trained nothing yet proves little.
         """
         work, options = self.frontier.work(node), self.options
-        errors = work.errors.get(step, ())
+        errors, is_gang = work.errors.get(step, ()), self.frontier.workers_of(node) > 1
+        if is_gang and work.tries.get(step, 0) >= options.most_workers_tried:
+            return True  # there may be no gang without a worker that is put aside time and again
         if len(errors) < options.least_tries:
             return False
-        if self.frontier.workers_of(node) > 1:
+        if is_gang:
             return not self._placing.may_try_other_gang(node)
         proven = set(filter(self._placing.trust.has_trained, chain.from_iterable(errors)))
         return (

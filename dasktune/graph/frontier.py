@@ -108,6 +108,8 @@ class Work:
     errors
         The gangs on which it raised and whose workers are trusted, by the step after which it did;
         a gang is there as often as it raised, its own worker first.
+    tries
+        How often it raised, on trusted workers or not, by the step after which it did.
     lost
         The times that it was lost with a worker in a row, no further than at `lost_at`.
     lost_at
@@ -136,6 +138,7 @@ class Work:
         "raised_on",
         "seconds",
         "trained",
+        "tries",
         "version",
     )
 
@@ -152,6 +155,7 @@ class Work:
         self.failed: Failure | None = None
         self.raised_on: Mapping[str, str] = NO_ERRORS
         self.errors: Mapping[Step, Ordered[tuple[str, ...]]] = NO_ERRORS
+        self.tries: Mapping[Step, int] = NO_ERRORS
         self.lost: tuple[Loss, ...] = ()
         self.lost_at: Step = -1
         self.version = 0
@@ -313,7 +317,7 @@ class Frontier:
         """Forget that training of a node raised."""
         work = self.work(node)
         work.failed, work.lost, work.lost_at = None, (), -1
-        work.raised_on = work.errors = NO_ERRORS
+        work.raised_on = work.errors = work.tries = NO_ERRORS
         self._raised.pop(node, None)
         self.update(node)
 
@@ -365,6 +369,7 @@ class Frontier:
         top.raised_on = bottom.raised_on
         if bottom.errors:
             top.errors = {at: on for at, on in bottom.errors.items() if at < step}
+        top.tries = bottom.tries
         if bottom.failed is not None and bottom.failed.step < step:
             top.failed, bottom.failed = bottom.failed, None
 
@@ -517,6 +522,7 @@ class Frontier:
         work = self.work(node)
         work.raised_on = {**work.raised_on, **hosts}
         work.errors = {**work.errors, step: (*work.errors.get(step, ()), tuple(hosts))}
+        work.tries = {**work.tries, step: work.tries.get(step, 0) + 1}
         self._raised[node] = None
 
     def excuse(self, place: Place, worker: str) -> None:

@@ -458,6 +458,27 @@ def test_trial_that_raises_in_every_gang_fails_soon(
     assert 2 <= len(gangs) <= most
 
 
+def test_trial_that_raises_with_an_untrusted_worker_fails() -> None:
+    table = Table(*workers("w0", "w1"))
+    said = [said for _ in range(6) for said in table.trial(1)]
+    while table.dispatcher.attempts:  # w0 raises each time, and w1 trains
+        (attempt, worker) = said.pop(0)
+        is_broken = worker == "w0"
+        failed = Failed(attempt=f"{attempt}-a", step=0, message="broken")
+        said += table.tell(failed) if is_broken else table.train(attempt, 8)
+    assert [aside.worker for aside in table.dispatcher.aside] == ["w0"]
+    said, tries, at_once = table.trial(2), 0, 0
+    while said == [] or said[0][0] != "fail":
+        table.now += 0.0 if said else 4000.0
+        event = Failed(attempt=f"{said[0][0]}-a", step=1, message="boom") if said else Tick()
+        at_once = at_once + 1 if said else 0
+        tries += bool(said)
+        said = table.tell(event)
+        assert at_once <= 2
+        assert tries <= 8
+    assert said == [("fail", 6, "boom")]
+
+
 def test_gang_that_raised_waits_for_a_busy_worker() -> None:
     table = Table(*workers("w0", "w1", "w2"))
     table.trial(1)
