@@ -277,7 +277,7 @@ def _busy(spans: Iterable[tuple[float, ...]], begins: list[float], workers: int)
     """
     first, last = begins[0], begins[-workers]
     inside = sum(max(0.0, min(ended, last) - max(began, first)) for began, ended in spans)
-    return inside / (workers * (last - first))
+    return min(1.0, inside / (workers * (last - first)))  # a sum may be rounded up
 
 
 # ----------------------------------------------------------------------- simulated slots

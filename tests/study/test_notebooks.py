@@ -131,7 +131,9 @@ def test_an_awaited_run_lets_others_go_on(tmp_path: Path) -> None:
         await run
         return turns
 
-    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as c:
+    with Client(
+        processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+    ) as c:
         assert asyncio.run(both(c)) > 1
     assert len(study.trials) == 3
     assert len(study.plot_curves().data) == 3
@@ -162,7 +164,9 @@ def test_a_cancelled_run_does_not_lose_an_error(tmp_path: Path) -> None:
         await run
 
     with (
-        Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as c,
+        Client(
+            processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+        ) as c,
         pytest.raises(ZeroDivisionError),
     ):
         asyncio.run(cancel(c))
