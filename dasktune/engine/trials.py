@@ -313,7 +313,7 @@ def trial_of(
     failed = record.state is TrialState.FAIL
     # No one comes past the step that failed; others may train further on from any other.
     limit = record.max_steps if failed else record.asked
-    known = {step: node.metrics[step] for node in nodes for step in sorted(node.metrics)}
+    known = {step: node.metrics[step] for node in nodes for step in node.metrics}
     metrics = {step: values for step, values in known.items() if step <= limit}
     if limit == record.ended_at and limit not in metrics:
         # It was not measured at its end, but later, where it was the same.

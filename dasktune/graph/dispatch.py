@@ -381,7 +381,7 @@ class Dispatcher:
             (step, node.metrics[step])
             for node in self.plan.nodes_of(trial)
             if node.start < high and node.stop > low
-            for step in sorted(node.metrics)
+            for step in node.metrics
             if low < step < high
         ]
 
@@ -648,14 +648,17 @@ class Dispatcher:
 
     def _take_reports(self, node: Node, reports: Reports) -> None:
         """Keep metrics at or above a node and answer with them; what was recorded first stands."""
-        answered = []
+        places = []
         for step, metrics in reversed(reports):
             while step <= node.start and node.parent is not None:
                 node = node.parent
+            places.append((node, step, metrics))
+        answered = []
+        for node, step, metrics in reversed(places):  # at the end of a column it costs least
             node.metrics.add(step, metrics)
             if step == node.stop and node.requests:
                 answered.append(node)
-        self._answer_requests(answered[::-1])
+        self._answer_requests(answered)
 
     def _answer_requests(self, nodes: list[Node]) -> None:
         """Answer what is asked at nodes, in the order of steps, whose metrics are known now."""
@@ -818,7 +821,7 @@ class Dispatcher:
         work, options = self.frontier.work(node), self.options
         errors, is_gang = work.errors.get(step, ()), self.frontier.workers_of(node) > 1
         if is_gang and work.tries.get(step, 0) >= options.most_workers_tried:
-            return True  # there may be no gang without a worker that is put aside time and again
+            return True  # each gang may have a worker that is put aside again and again
         if len(errors) < options.least_tries:
             return False
         if is_gang:

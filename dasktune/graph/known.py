@@ -1,4 +1,4 @@
-"""The checkpoints and metrics of a node, in few bytes: a large study has hundred thousands of them.
+"""The checkpoints and metrics of a node, in few bytes: a study may have 100,000 nodes.
 
 A dict of ten reports takes 2.4 kB, and the same reports in two columns 0.4 kB.
 """
@@ -14,11 +14,14 @@ from typing import cast
 
 from dasktune.types import Metrics, Step
 
-_NO_COLUMNS = array("q"), array("d")
+_NO_STEPS = array("q")
+"""The steps of all that have none. It is replaced before anything is added."""
+
+_NO_COLUMNS = _NO_STEPS, array("d")
 """The columns of all nodes without reports. They are replaced before anything is added."""
 
 _NO_OTHERS: dict[Step, Metrics] = {}
-"""The others of almost all nodes. It is replaced before anything is added."""
+"""The `_others` of almost all nodes. It is replaced before anything is added."""
 
 
 class Steps(MutableSet[Step]):
@@ -40,14 +43,15 @@ class Steps(MutableSet[Step]):
     __slots__ = ("_ascending",)
 
     def __init__(self, steps: Iterable[Step] = ()) -> None:
-        self._ascending = tuple(sorted({*steps}))
+        ascending = sorted({*steps})
+        self._ascending = array("q", ascending) if ascending else _NO_STEPS
 
     def __repr__(self) -> str:
         return f"Steps({[*self]})"
 
     def __contains__(self, step: object) -> bool:
         at = bisect_left(self._ascending, cast(Step, step))
-        return self._ascending[at : at + 1] == (step,)
+        return at < len(self._ascending) and self._ascending[at] == step
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self._ascending)
@@ -55,17 +59,24 @@ class Steps(MutableSet[Step]):
     def __len__(self) -> int:
         return len(self._ascending)
 
+    @property
+    def last(self) -> Step | None:
+        """The last step, if there is any."""
+        return self._ascending[-1] if self._ascending else None
+
     def add(self, value: Step) -> None:
         """Add a step."""
-        if value not in self:
-            at = bisect_left(self._ascending, value)
-            self._ascending = (*self._ascending[:at], value, *self._ascending[at:])
+        steps = self._ascending
+        at = bisect_left(steps, value)
+        if not steps:
+            self._ascending = array("q", (value,))
+        elif at == len(steps) or steps[at] != value:
+            steps.insert(at, value)
 
     def discard(self, value: Step) -> None:
         """Remove a step if it is there."""
         if value in self:
-            at = bisect_left(self._ascending, value)
-            self._ascending = self._ascending[:at] + self._ascending[at + 1 :]
+            del self._ascending[bisect_left(self._ascending, value)]
 
     def split(self, step: Step) -> tuple[Steps, Steps]:
         """Return the steps up to a step, and those after it."""
@@ -76,8 +87,8 @@ class Steps(MutableSet[Step]):
 class Measured(Mapping[Step, Metrics]):
     """The metrics of some steps, ascending, in two columns: the steps, and the values.
 
-    Almost always each step has the same metrics in the same order. The few that have others are in
-    a dict. Another thread may read meanwhile: at each moment, all steps have their values.
+    Almost always each step has the same metrics in the same order. The few steps with others are in
+    a dict. Another thread may read while one adds: a step is there only after its values.
 
     Parameters
     ----------
@@ -123,6 +134,13 @@ class Measured(Mapping[Step, Metrics]):
 
     def __len__(self) -> int:
         return len(self._columns[0]) + len(self._others)
+
+    @property
+    def last(self) -> Step | None:
+        """The last step, if there is any."""
+        steps, _ = self._columns
+        lasts = [*steps[-1:], *self._others]
+        return max(lasts, default=None)
 
     def add(self, step: Step, metrics: Metrics) -> None:
         """Add the metrics of a step; those that are known already stand."""

@@ -120,7 +120,8 @@ class Node:
         """The step from which a stage to the node's end starts."""
         if self.is_alone:
             return 0
-        return max(self.checkpoints) if self.checkpoints else self.start
+        last = self.checkpoints.last
+        return self.start if last is None else last
 
     @property
     def reached(self) -> Step:
@@ -128,7 +129,8 @@ class Node:
 
         Where there are metrics, there was a state, also if it was not saved.
         """
-        return max((*self.checkpoints, *self.metrics), default=self.start)
+        lasts = (self.checkpoints.last, self.metrics.last)
+        return max((each for each in lasts if each is not None), default=self.start)
 
     def chain_at(self, step: Step) -> Chain:
         """Return the position in the chain of keys at a step up to `stop`."""

@@ -147,7 +147,7 @@ def _measured(node: Node, rows: Mapping[str, MetricRow]) -> Iterator[_Measured]:
     """Yield the measured states of a node, in order; `rows` are those of the database by key."""
     if node.parent is None:
         return
-    wanted = sorted(node.metrics)
+    wanted = [*node.metrics]
     chain, start = node.parent.chain_at(node.start), node.start
     for until, encoded in runs(node.sequences, node.start, node.stop):
         here = wanted[bisect_right(wanted, start) : bisect_right(wanted, until)]
