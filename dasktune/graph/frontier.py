@@ -43,9 +43,6 @@ RANK_LEVELS = 4
 NO_ERRORS: Mapping[Any, Any] = MappingProxyType({})
 """The errors of a node that never raised: almost every node, so they share it."""
 
-NO_CLASSES: frozenset[str] = frozenset()
-"""The classes that the stage of almost every node has left: none."""
-
 NO_LEVEL = -1
 """The rank level of a stage whose model has no rank, and of all where workers are alike."""
 
@@ -161,7 +158,7 @@ class Work:
         self.version = 0
         self.heap: list[Entry] | None = None
         self.backlog: tuple[Group, float] | None = None
-        self.left = NO_CLASSES
+        self.left: frozenset[str] = frozenset()
 
     @property
     def gangs(self) -> frozenset[frozenset[str]]:

@@ -418,18 +418,10 @@ class Placing:
             slot = self.slots[aside.worker]
             if self.is_busy(slot.worker) or not self._may_have_stages(slot.worker):
                 continue
-            node = self._frontier.best_raised(partial(self._may_resort, slot=slot))
+            node = self._frontier.best_raised(partial(self._may_run, slot=slot))
             choice = None if node is None else self._gathered(node, [slot], self._idle)
             if choice is not None and self._is_bound(choice.node, slot):
                 self._launch(*choice, None, now)
-
-    def _may_resort(self, node: Node, slot: Slot) -> bool:
-        """Whether a worker that is put aside may train a stage: once, whatever its gang is.
-
-        What raises on it proves nothing, so that it could be tried for ever.
-        """
-        has_raised = slot.worker in self._frontier.work(node).raised_on
-        return not has_raised and self._may_run(node, slot)
 
     def _usable(self) -> Iterator[Slot]:
         """Yield the slots that are given stages."""

@@ -460,7 +460,7 @@ def test_trial_that_raises_in_every_gang_fails_soon(
 
 def test_trial_that_raises_with_an_untrusted_worker_fails() -> None:
     table = Table(*workers("w0", "w1"))
-    said = [said for _ in range(6) for said in table.trial(1)]
+    said = [order for _ in range(6) for order in table.trial(1)]
     while table.dispatcher.attempts:  # w0 raises each time, and w1 trains
         (attempt, worker) = said.pop(0)
         is_broken = worker == "w0"
