@@ -121,11 +121,11 @@ class StudyResults:
         return f"Study({self.name!r}, {count} trials)"
 
     @property
-    @many_rows()
     def records(self) -> dict[int, TrialRecord]:
         """The present record of each trial by number; read when first asked for."""
         if self._records is None:
-            self._records = self.history.trials()
+            with many_rows():
+                self._records = self.history.trials()
         return self._records
 
     @property
@@ -487,8 +487,8 @@ class StudyResults:
     def _counted_plan(self) -> SearchPlan:
         """Return the plan to count steps in.
 
-        While each trial has reported all that was asked of it, its record tells which of its steps
-        are known: no other metrics are read, and no state is looked up.
+        If every trial has reported all that was requested, the records alone tell which steps are
+        known: no metrics are read, and no state is looked up. Else it is the plan with all of them.
         """
         records = [record for record in self.records.values() if record.was_trained_here]
         if self._dispatcher is not None or any(
@@ -558,7 +558,6 @@ class StudyResults:
             return self.history.best_trial(self.direction)
         return best_of(self._records.values(), self.direction)
 
-    @many_rows()
     def dispatcher(self) -> Dispatcher:
         """Return the dispatcher with all trials registered; it is made when first needed."""
         if self._dispatcher is None:
@@ -582,12 +581,13 @@ class StudyResults:
             furthest_first = sorted(
                 self.records.values(), key=lambda trial: -max(trial.steps, trial.until or 0)
             )
-            for trial in furthest_first:
-                dispatcher.register(
-                    *(trial.number, trial.keyed_sequences, trial.max_steps, trial.seed),
-                    is_alone=trial.alone is not None,
-                    numerics=trial.numeric_class,
-                )
+            with many_rows():
+                for trial in furthest_first:
+                    dispatcher.register(
+                        *(trial.number, trial.keyed_sequences, trial.max_steps, trial.seed),
+                        is_alone=trial.alone is not None,
+                        numerics=trial.numeric_class,
+                    )
             unread = tuple(known_states.unread)
             commits = known_states.read_commits(unread)
             dispatcher.learn(known_states.receive(unread, commits))
