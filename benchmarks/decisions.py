@@ -1,7 +1,7 @@
-"""The cost of decisions: ASHA's per report and per trial, POP's per boundary, MedianStopping's.
+"""The cost of decisions: ASHA's per trial, POP's per boundary, MedianStopping's per event.
 
-MedianStopping's is that of a whole simulation next to one of random search: of the tuner, the
-engine and the dispatcher. What counts as an event is what the log of the study holds.
+For MedianStopping, a whole simulation (tuner, engine and dispatcher) runs next to one of random
+search. An event is a start, a save or an end of a stage on a worker; reports do not count.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def main(
     arguments
         Those of the command line; None reads them.
     parts
-        The names of its parts, of which ``--parts`` chooses some: `measure` takes them by that
-        name. None if it is always measured as a whole.
+        The names of its parts, of which ``--parts`` chooses some; `measure` receives these as
+        its argument `parts`. Empty if it is always measured as a whole.
     paths
         Further options, and what each is for. They are paths that `measure` takes by name,
         None where nothing was given.

@@ -195,9 +195,9 @@ def _command(*words: str) -> Callable[[Path, int], None]:
 
 
 def page(folder: Path, trials: int) -> dict[str, float]:
-    """Get the answers that the page asks for first; return the time until a reader has them.
+    """Request the answers that the page needs first; return the seconds until they are here.
 
-    The CPU time is also that of the stage tree, which the server then prepares.
+    The CPU time is also that of the stage tree, which the server prepares after that.
     """
     began = time.perf_counter()
     with served(str(folder / "store" / "dasktune.db")) as address:

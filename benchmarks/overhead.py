@@ -39,7 +39,7 @@ SHORT_ROUNDS = 1
 CONTESTANT_OPTION = "--contestant"
 STEP_SECONDS, ASHA_STEP_SECONDS = 0.002, 0.005
 ETA = 4
-"""Of ASHA, from 1 step to all."""
+"""Of ASHA, whose rungs go from 1 step to all."""
 
 SET_CHILD_SUBREAPER = 36
 """Of `prctl` of Linux."""
@@ -61,7 +61,8 @@ class Work:
     steps
         Of each trial.
     over
-        Most that dasktune may take, as a multiple of the wall time of others: by contestant.
+        For each baseline, the largest ratio of dasktune's wall time to its own; None if there is
+        no bound.
     """
 
     name: str
@@ -403,7 +404,7 @@ CONTESTANTS: dict[str, Callable[[str, int, int, Path], int]] = {
 }
 
 PACKAGES = {"optuna-dask": "optuna_integration"}
-"""What a contestant needs, if that is not named as it is."""
+"""The package that a contestant imports, where its name does not begin with that."""
 
 OTHERS = {
     "optuna-memory": "one process, nothing kept",

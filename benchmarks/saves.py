@@ -1,11 +1,11 @@
 """Saves of 100 MB by two workers: what training waits for, and how soon they are durable.
 
-Two workers train side by side in three ways, round by round. ``none`` saves nothing. ``objects``
-does the least that a save can do: after each step it copies the state into memory that an earlier
-copy was in, and a thread writes the copy as one plain file, synced and renamed. ``saves`` has
-dasktune save after each step. A step multiplies matrices on one core and changes the state in
-place. The figures are medians over all rounds of one round's ratio, each with its least and
-greatest; a round's ratio is of the medians over all saves of both workers.
+Two workers train side by side in three ways, round by round. ``none`` saves one number at the end.
+``objects`` does the least that a save can do: after each step it copies the state into a buffer
+that it uses again each time, and a thread writes the copy as one plain file, synced and renamed.
+``saves`` has dasktune save after each step. A step multiplies matrices on one core and changes the
+state in place. Each round gives one ratio of the medians over all saves of both workers. A figure
+is the median of these ratios, with the least and the greatest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HOLD_UP = 1.1
 """Longest hold-up of training, over a copy of the state in memory."""
 
 SHARE = 0.9
-"""Of the throughput of one synced object."""
+"""Least throughput of saves, as a share of that of one synced object."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Large(dt.Trainer):
         Large.objects = Objects(arrays) if self.config["way"] == "objects" else None
 
     def setup(self, hp: Mapping[str, Any]) -> None:
-        """Take the learning rate over."""
+        """Set the learning rate."""
         self.lr = hp["lr"]
 
     def train(self) -> None:

@@ -2,9 +2,9 @@
 
 The CNN of `examples/digits.py` is trained by 24 schedules of 12 epochs on two worker processes,
 checkpoints and database on. The timeline is that of the study: when each stage began and ended, the
-load of its state included. A stage is ready from the moment at which the stage before it ended,
-the first ones from the first begin on. At any moment as many slots count as idle in vain as there
-are both idle slots and ready stages. The rest of the idle time has no work: a stage tree is narrow
+load of its state included. A stage becomes ready when the stage before it ends, and one at the root
+when the first stage begins. At each moment, the slots that are idle in vain are the smaller of two
+numbers: idle slots, and ready stages. The rest of the idle time has no work: a stage tree is narrow
 at its root.
 """
 

@@ -5,9 +5,9 @@ And what a small state costs that is stored: most last states of such trials are
 Counts, which no noise of the machine moves: all workers are in this process, where each call is
 counted. Times are in `overhead.py`.
 
-Where moto is installed, whole studies run on an S3 server in this process, and each HTTP request is
-counted by its kind. A driver lists leases and save requests from time to time, so a longer run
-has more requests of the kind LIST.
+Where boto3, flask, moto and s3fs are installed, whole studies run on an S3 server in this process,
+and each HTTP request is counted by its kind. A driver lists leases and save requests from time to
+time, so a longer run has more requests of the kind LIST.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ MOST_OBJECTS, MOST_REQUESTS = 36, 100
 """On S3, of 500 trials that do nothing: a few dozen, where an object for each would be 500."""
 
 WORTH_STORING_SECONDS = 0.05
-"""A step that takes longer than to store its state on this server."""
+"""Of a step that takes longer than storing its state on this server, so that it is stored."""
 
 RELEASED = Path(__file__).with_name("traffic.json")
 """The figures of the last release."""

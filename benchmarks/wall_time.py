@@ -20,7 +20,7 @@ from dasktune.worker.plugin import TOPIC
 SLEEP_SECONDS = 0.002
 WORKERS, REPEAT = 2, 5
 OVER_BOUND = 1.05
-"""Of wall time over the least that the stage tree allows."""
+"""Largest wall time, as a multiple of the least that the stage tree allows."""
 
 BOUNDS = {2: 3512.0, 8: 878.0, 16: 446.25, 40: 206.5}
 """Least wall time of the grid in steps, by number of workers."""

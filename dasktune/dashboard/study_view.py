@@ -110,7 +110,7 @@ class StudyView:
     database
         Where it is.
     fresh_seconds
-        How long the table of trials and the status stay good; infinite for one moment's view.
+        How long the table of trials and the status are not read again; infinite for a report.
     """
 
     def __init__(

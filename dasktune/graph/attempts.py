@@ -103,10 +103,10 @@ class Slot:
 
 
 LOOKAHEAD_SECONDS = 0.1
-"""What an instruction needs to reach a worker through Dask, 10 to 30 ms, and twice as much again.
+"""At least three times the 10 to 30 ms that an instruction needs to reach a worker through Dask.
 
-The end of a stage is known only as well as the time of a step, and that its worker has begun it is
-heard of late.
+The end of a stage is an estimate from the mean time of a step, and the driver receives the start of
+a stage late.
 """
 
 LOAD_SECONDS = 1.0
@@ -129,8 +129,8 @@ class DispatchOptions:
     saves
         Where running stages save their state on the way.
     lookahead_seconds
-        How long before the end of a path the next one is chosen; about the time that an
-        instruction takes to reach a worker.
+        How long before the end of a path the next one is chosen; more than an instruction takes
+        to reach a worker, see `LOOKAHEAD_SECONDS`.
     load_seconds
         How long a worker needs to load a state that it does not hold, until that was measured:
         the price of a change of class at the border of a stage.
@@ -141,7 +141,8 @@ class DispatchOptions:
     workers_tried
         Number of workers on which it raises before its trials fail, if there are as many.
     most_workers_tried
-        The same number where those workers have not trained anything yet.
+        The same number where those workers have not trained anything yet. Also how often a step
+        raises on several workers together before its trials fail, whichever workers they are.
     losses_allowed
         How often one stage may be lost with its worker without getting any further, before
         its trials fail: then the stage itself kills its workers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from functools import cache, reduce
+from functools import reduce
 from operator import rshift
 from typing import Final
 
@@ -81,7 +81,6 @@ def _member(name: str, arguments: Mapping[str, object]) -> Sequence:
         raise
 
 
-@cache
 def _parameters(family: type[Sequence]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the required parameters of a family, and those of the optional ones."""
     parameters = inspect.signature(family).parameters.values()

@@ -9,7 +9,7 @@ from dasktune.simulate.jobs import SimulatedJob
 from dasktune.types import Direction, Objective, Step
 
 _FEW = 64
-"""This many jobs that are over may always be kept."""
+"""Jobs that are over are forgotten only when there are more than this many."""
 
 
 class Incumbent(NamedTuple):
@@ -31,7 +31,10 @@ class Incumbent(NamedTuple):
 
 
 class Incumbents:
-    """Collects the values of all jobs, and finds the incumbents at the end.
+    """Collects the values of all jobs, and finds the incumbents.
+
+    Those that no later value can change are found during the run: so jobs that are over can be
+    forgotten.
 
     Jobs run at the same time and report a stage at a time, so values do not arrive in order of
     time.
@@ -44,9 +47,9 @@ class Incumbents:
         self._best = (math.inf, math.inf)
         """Time and loss of the best value so far."""
         self._least = math.inf
-        """Loss of the last of `_incumbents`."""
+        """Loss of the newest of `_incumbents`, infinite at first."""
         self._incumbents: list[Incumbent] = []
-        """Those before any value that may still come."""
+        """The incumbents that no value still to come can change."""
         self._running: dict[str, SimulatedJob] = {}
         self._over: list[tuple[SimulatedJob, float, int]] = []
         """Jobs that are over, with their ends and total steps."""

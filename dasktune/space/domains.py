@@ -115,7 +115,7 @@ class Float(Domain):
     Attributes
     ----------
     document
-        It as a JSON document, which all its trials share.
+        The domain as a JSON document. All trials share it: do not change it.
 
     Examples
     --------
@@ -216,7 +216,7 @@ class Int(Domain):
     Attributes
     ----------
     document
-        It as a JSON document, which all its trials share.
+        The domain as a JSON document. All trials share it: do not change it.
 
     Examples
     --------

@@ -36,8 +36,8 @@ METADATA = "zarr.json"
 
 _CRC_BYTES = 4
 _PIECE_BYTES = 2**22
-"""Size of the smallest piece of a large chunk. CRC32C holds Python's lock: it takes 0.3 ms for a
-piece, and the writing of the piece lets other threads go on."""
+"""Size of the pieces of a chunk; the last one may have up to twice as much. CRC32C holds the GIL,
+about 0.3 ms for a piece; while a piece is written, other threads run."""
 
 _THREADS = 2
 _AT_ONCE = 64
@@ -48,10 +48,10 @@ Read = Callable[[Sequence[str]], list[Buffer | None]]
 
 
 class ArrayFiles(Mapping[str, Iterable[Buffer]]):
-    """The files of an array: their content in pieces by name, made while they are written.
+    """The files of an array: by name, the content of each in pieces.
 
-    The metadata come last, so that chunks are written while the attributes, which may hold
-    checksums, are still computed.
+    The checksums of chunks are computed while their pieces are written. The metadata come last,
+    so that chunks are written while the attributes, which may hold checksums, are still computed.
 
     Parameters
     ----------
@@ -173,10 +173,7 @@ def _chunk_size(nbytes: int) -> int:
 
 
 def whole_pages(nbytes: int) -> int:
-    """Return the size of the smallest array of at least `nbytes` that a disk takes as it lies.
-
-    Where an array has several chunks, each then begins at a page of its memory.
-    """
+    """Return `nbytes`, rounded up so that each of several chunks begins at a page of memory."""
     count = -(-nbytes // CHUNK_BYTES)
     return nbytes if count <= 1 else -(-nbytes // (count * PAGE)) * count * PAGE
 

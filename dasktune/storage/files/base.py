@@ -14,7 +14,10 @@ from typing import Protocol
 from dasktune.storage.buffers import Buffer
 
 Parts = Iterable[Buffer]
-"""The content of a file in pieces, which avoids a copy; each is made when the last is written."""
+"""The content of a file in pieces, which avoids a copy.
+
+A piece may be made only after the one before was written.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

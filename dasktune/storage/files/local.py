@@ -23,10 +23,10 @@ from dasktune.storage.files.removal import removal_mark
 _THREADS = 4
 
 _LARGE_BYTES = 2**20
-"""Bytes from which on the disk reads a part from where it lies."""
+"""Parts of at least this size are written with `O_DIRECT`."""
 
 _DIRECT = getattr(os, "O_DIRECT", 0)
-"""The flag for that; systems without it copy."""
+"""`O_DIRECT`, or 0 on systems that do not have it."""
 
 _TRIES = 10
 """Attempts to make a folder that other processes remove because it is empty."""
@@ -244,17 +244,17 @@ def _write_file(path: Path, parts: Parts, durable: bool = True) -> None:
 
 
 def _write_from_memory(file: FileIO, part: memoryview) -> int:
-    """Return how many bytes of a part the disk has read from its whole pages; 0 if it cannot.
+    """Write the whole pages of a part with `O_DIRECT`; return the bytes written, 0 if refused.
 
-    A write by way of the system's own memory copies them, and where that memory is new takes
-    several times as long as the disk. The pages are on the disk once the file is synced, too.
+    A usual write copies the pages into the page cache. Where the cache must first get new memory,
+    that takes several times as long as the disk. These pages, too, are durable only after a sync.
     """
     flags = fcntl(file, F_GETFL)
     try:
         fcntl(file, F_SETFL, flags | _DIRECT)
         return file.write(part[: len(part) // PAGE * PAGE])
-    except OSError:  # a place in memory, or a file system, that needs the copy
-        return 0  # the write with a copy raises what is wrong for all
+    except OSError:  # the file system, or the address of the part, does not allow it
+        return 0  # the usual write that follows raises any other error
     finally:
         fcntl(file, F_SETFL, flags)
 
