@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, NoReturn, Protocol
 
-from dasktune.errors import ConfigurationError, UnknownValueError
+from dasktune.errors import ConfigurationError, UnknownValueError, unknown
 from dasktune.needs import Needs
 
 Step = int
@@ -110,9 +110,8 @@ class Config(dict[str, Any]):
     __slots__ = ()
 
     def __missing__(self, key: object) -> NoReturn:
-        names = ", ".join(map(str, sorted(self, key=str))) or "(none)"
         raise UnknownValueError(
-            f"unknown config key {key!r}; the study has: {names}; "
+            f"{unknown('config key', key, map(str, self))}; "
             "it is given as create_study(config={...})"
         )
 
@@ -125,8 +124,7 @@ def refuse_unknown_value(name: object, known: Mapping[str, object]) -> NoReturn:
     UnknownValueError
         Always.
     """
-    names = ", ".join(sorted(known)) or "(none)"
-    raise UnknownValueError(f"unknown hyper-parameter {name!r}; this trial has: {names}")
+    raise UnknownValueError(unknown("hyper-parameter", name, known))
 
 
 _OF_LOSSES = frozenset({"loss", "error"})

@@ -164,8 +164,7 @@ class Heartbeat:
     def _end(self, error: BaseException | None) -> None:
         """Write how the run has ended."""
         how, message = _ending_of(error) or self._ending()
-        logger.log(
-            logging.WARNING if how == "failed" else logging.INFO,
+        logger.info(  # an error is raised as well, and shown once
             "run %s of study %s ended (%s)",
             *(self._row.run, self._study, f"{how}: {message}" if message else how),
             extra=self._about(),

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 
 _PLACE = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+), in .*\n(?P<code>.*)$', re.M)
-_FOREIGN = ("-packages/", "/lib/python", "/dasktune/trainer/", "/dasktune/worker/")
+_FOREIGN = (
+    "-packages/",
+    "/lib/python",
+    "/dasktune/trainer/",
+    "/dasktune/worker/",
+    "/dasktune/types.py",
+)
 
 
 class AlikeFailures:

@@ -27,7 +27,7 @@ from dasktune.engine.timeouts import (
     FIRST_CHECK_STEP_SECONDS,
 )
 from dasktune.engine.trials import TrialRecord
-from dasktune.errors import ConfigurationError, DasktuneError
+from dasktune.errors import ConfigurationError, DasktuneError, UnknownValueError
 from dasktune.results.results import StudyResults
 from dasktune.results.summary import steps_asked
 from dasktune.storage.verdicts import Verdicts
@@ -43,6 +43,9 @@ logger = logging.getLogger(__name__)
 
 FREE_SHARE = 100
 """One of so many requested steps may be trained for the check, however long it takes."""
+
+_MAY_FAIL = "; mend it, or use check=False, by which such trials fail and others are trained"
+"""Remedy for a trial whose values the trainer refuses."""
 
 _MOST_TRIALS = 100
 """Trials among which the check looks for the one whose values change first."""
@@ -86,9 +89,10 @@ class NotChecked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A check whose trainer refuses the hyper-parameters of a trial, and the reason."""
+    """A check whose trainer refuses the hyper-parameters of a trial, the reason and the remedy."""
 
     reason: str
+    remedy: str = ""
 
 
 Outcome = ResumeReport | NotChecked | Refused
@@ -194,8 +198,10 @@ class FirstCheck:
                     limit=CheckLimit(seconds=FIRST_CHECK_LAST_SECONDS, free=free),
                     run=processes.run,
                 )
-        except ConfigurationError as error:
+        except UnknownValueError as error:  # a misspelt name: no trial can be trained
             return Refused(reason=str(error))
+        except ConfigurationError as error:
+            return Refused(reason=str(error), remedy=_MAY_FAIL)
         except (DasktuneError, CheckEndedError) as error:
             return NotChecked(reason=str(error))
         except OSError as error:  # temporary files and processes of this machine, not the trainer
@@ -333,11 +339,10 @@ class TrainerChecks:
             case NotChecked(reason=reason):
                 how = "was checked on the CPU alone" if self._passed_on_cpu else "was not checked"
                 self._warn(f"{how} before this run: {reason}", is_audited)
-            case Refused(reason=reason):
+            case Refused(reason=reason, remedy=remedy):
                 if not allow_failed_check:
                     raise ConfigurationError(
-                        f"{self._name} refuses a trial of this run: {reason}; mend it, or use "
-                        "check=False, by which such trials fail and others are trained"
+                        f"{self._name} refuses a trial of this run: {reason}{remedy}"
                     )
             case ResumeReport():
                 self._record(outcome)

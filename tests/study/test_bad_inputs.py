@@ -310,7 +310,7 @@ def test_optimize_refuses_queued_point_of_another_space(
 
 def test_evaluate_takes_right_names_after_wrong_ones(study: Study, two_threads: Client) -> None:
     options: dict[str, Any] = {"client": two_threads, "last_line": False}
-    with pytest.raises(TrainerError, match="unknown hyper-parameter 'lr'; this trial has: lrr"):
+    with pytest.raises(TrainerError, match="unknown hyper-parameter 'lr'; known: lrr"):
         study.evaluate({"lrr": 0.1}, 2, **options)
     assert study.evaluate({"lr": 0.5}, 2, **options) == {"loss": 1.0}
     assert refusal(lambda: study.evaluate({"lrr": 0.1}, 2, **options)) == (
@@ -357,11 +357,11 @@ FAILING = [
     raising("train", RuntimeError("CUDA error: out of memory")),
     (
         changed("setup", lambda self, hp: hp["learning_rate"]),
-        "unknown hyper-parameter 'learning_rate'; this trial has: lr",
+        "unknown hyper-parameter 'learning_rate'; known: lr",
     ),
     (
         changed("train", lambda self: self.config["epochs"]),
-        "unknown config key 'epochs'; the study has: (none); it is given as create_study(config=",
+        "unknown config key 'epochs'; known: (none); it is given as create_study(config=",
     ),
     *(
         (returning("evaluate", value), f"evaluate must return metrics by name, got {value!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tempfile
 import threading
@@ -106,6 +107,13 @@ class Refusing(Logged):
         if hasattr(self, "lr"):
             raise ConfigurationError("the value of 'lr' changes, and nothing takes it over")
         super().setup(hp)
+
+
+class Misspelt(Logged):
+    """Reads a hyper-parameter by a wrong name."""
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        self.rate = hp["lrr"]
 
 
 @pytest.fixture(autouse=True)
@@ -253,6 +261,20 @@ def test_a_trial_that_the_trainer_refuses_stops_the_run(
     with made(tmp_path / "allowed", Refusing) as study:
         run(study, two_threads, allow_failed_check=True)
         assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL"]
+
+
+@pytest.mark.process
+def test_a_misspelt_name_is_shown_once_with_its_line(
+    tmp_path: Path, two_threads: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with made(tmp_path, Misspelt) as study, pytest.raises(ConfigurationError) as error:
+        run(study, two_threads)
+    assert re.fullmatch(
+        "Misspelt refuses a trial of this run: unknown hyper-parameter 'lrr'; known: lr; did you "
+        r"mean 'lr'\? \(test_first_check.py:\d+: self.rate = hp\[\"lrr\"\]\)",
+        str(error.value),
+    )
+    assert caplog.text == ""
 
 
 @pytest.mark.process

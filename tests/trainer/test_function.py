@@ -170,7 +170,7 @@ def test_an_unknown_value_names_the_known_ones():
         run["rate"]
 
     assert refused(function, lr=0.1, width=3) == (
-        "unknown hyper-parameter 'rate'; this trial has: lr, width"
+        "unknown hyper-parameter 'rate'; known: lr, width"
     )
 
 
@@ -244,7 +244,7 @@ def test_a_number_is_not_tracked():
 
 
 MISUSES = {
-    "run['rate']": "unknown hyper-parameter 'rate'; this trial has: lr",
+    "run['rate']": "unknown hyper-parameter 'rate'; known: lr",
     "run.lr": "a run has no attribute 'lr'; the value of this hyper-parameter is run['lr']",
     "run.steps(10)": "run.steps() must get no arguments, got 10: how far a trial is trained is",
     "a, b = run.steps(), run.steps()": "must have one loop over run.steps(), got a second one",

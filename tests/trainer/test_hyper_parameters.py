@@ -189,7 +189,7 @@ def test_an_unknown_name_lists_the_known_ones(place):
     with pytest.raises(KeyError) as error:
         run_alone(Misspelt, DROP, 5)
     assert isinstance(error.value, TrainerError)
-    assert str(error.value) == "unknown hyper-parameter 'lrr'; this trial has: lr, width"
+    assert str(error.value) == "unknown hyper-parameter 'lrr'; known: lr, width; did you mean 'lr'?"
     assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
 
 

@@ -170,7 +170,8 @@ def check_resume(
         If the class is not a trainer, the steps are out of order, or the trainer refuses its
         hyper-parameters or config.
     TrainerError
-        If the trainer failed; the error holds the traceback of the process.
+        If the trainer failed; the error holds the traceback of the process. If it reads a
+        hyper-parameter that the trial does not have, the error has the line of its code.
     StorageError
         If the verdict cannot be recorded.
     """

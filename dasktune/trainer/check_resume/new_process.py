@@ -15,11 +15,13 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from dasktune.engine.alike import user_line
 from dasktune.engine.timeouts import PARENT_LOOK_SECONDS
 from dasktune.errors import ConfigurationError, TrainerError, UnknownValueError
 from dasktune.storage.buffers import Buffer, empty, in_pages
@@ -42,6 +44,9 @@ COMMAND = [
 ]
 _REFUSED = "refused"
 """Name of the finding of a trainer that has refused its hyper-parameters or config."""
+
+_UNKNOWN = "unknown"
+"""Name of the finding of a trainer that reads a name that is not among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +121,8 @@ def run_in_new_process(
     ConfigurationError
         If the trainer refused its hyper-parameters or config.
     TrainerError
-        If the trainer failed; the error holds the traceback of the process.
+        If the trainer failed; the error holds the traceback of the process. It is an
+        `UnknownValueError` with the line of the trainer's code if that reads an unknown name.
     """
     execute = subprocess.run if execute is None else execute
     done = execute(COMMAND, input=job.opening + job.order, capture_output=True, check=False)
@@ -129,9 +135,11 @@ def findings_of(job: CheckJob, done: subprocess.CompletedProcess[bytes]) -> dict
         text = done.stderr.decode(errors="replace").strip()
         lines = text.splitlines()
         message = lines[-1] if lines else f"the process ended with code {done.returncode}"
-        traceback = text[max(text.find("Traceback (most recent"), 0) :]
-        raise TrainerError(f"{job.code.qualname} failed in check_resume: {message}", traceback)
+        raised = text[max(text.find("Traceback (most recent"), 0) :]
+        raise TrainerError(f"{job.code.qualname} failed in check_resume: {message}", raised)
     findings: dict[str, Any] = load(job.folder, job.part)
+    if _UNKNOWN in findings:
+        raise UnknownValueError(findings[_UNKNOWN])
     if _REFUSED in findings:
         raise ConfigurationError(findings[_REFUSED])
     return findings
@@ -183,7 +191,9 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
     part = _whole if job.part == "whole" else _rest
     try:
         findings = part(job, trainer_class, meter)
-    except (ConfigurationError, UnknownValueError) as error:
+    except UnknownValueError as error:
+        findings = {_UNKNOWN: f"{error} ({user_line(traceback.format_exc())})"}
+    except ConfigurationError as error:
         findings = {_REFUSED: str(error)}
     save(findings, job.folder, job.part)
 
