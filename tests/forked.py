@@ -101,6 +101,8 @@ def run_forked(
     env: Mapping[str, str] | None = None,
     text: bool = False,
     timeout: float = 250.0,
+    check: bool = False,
+    forks: bool = False,
     **_: object,
 ) -> subprocess.CompletedProcess[Any]:
     """Return the result of a Python program, as `subprocess.run`, from a forked process.
@@ -108,9 +110,12 @@ def run_forked(
     Parameters
     ----------
     command
-        An interpreter; then ``-c`` and a program, or the path of a script; then its arguments.
-    input, cwd, env, text, timeout
+        An interpreter; then ``-c`` and a program, ``-m`` and a module, or the path of a script;
+        then its arguments.
+    input, cwd, env, text, timeout, check
         As for `subprocess.run`. The output is always captured.
+    forks
+        Whether `subprocess.run` in the program forks interpreters, too.
     """
     arguments = list(map(str, command[1:]))
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +126,7 @@ def run_forked(
         context.set_forkserver_preload(LIBRARIES)
         process = context.Process(
             target=_work,
-            args=(arguments, list(map(str, streams)), cwd and str(cwd), env and dict(env)),
+            args=(arguments, list(map(str, streams)), cwd and str(cwd), env and dict(env), forks),
         )
         process.start()
         process.join(timeout)
@@ -129,7 +134,10 @@ def run_forked(
             process.kill()
             process.join()
             raise subprocess.TimeoutExpired(arguments, timeout, *_outputs(streams, text))
-        return subprocess.CompletedProcess(arguments, process.exitcode, *_outputs(streams, text))
+        done = subprocess.CompletedProcess(arguments, process.exitcode, *_outputs(streams, text))
+    if check:
+        done.check_returncode()
+    return done
 
 
 def _outputs(streams: Sequence[Path], text: bool) -> list[Any]:
@@ -137,7 +145,11 @@ def _outputs(streams: Sequence[Path], text: bool) -> list[Any]:
 
 
 def _work(
-    arguments: list[str], streams: list[str], cwd: str | None, env: dict[str, str] | None
+    arguments: list[str],
+    streams: list[str],
+    cwd: str | None,
+    env: dict[str, str] | None,
+    forks: bool,
 ) -> None:
     """Run a program as if a new interpreter ran it."""
     for number, path in enumerate(streams):
@@ -150,14 +162,28 @@ def _work(
         os.environ.update(env)
     dask.config.refresh()
     fork_workers()
+    if forks:
+        subprocess.run = _run_or_fork  # type: ignore[assignment]
     try:
         _run(arguments)
     finally:
         atexit._run_exitfuncs()
 
 
+_run_new = subprocess.run
+
+
+def _run_or_fork(command: Sequence[Any], **options: Any) -> subprocess.CompletedProcess[Any]:
+    return (run_forked if command[0] == sys.executable else _run_new)(command, **options)
+
+
 def _run(arguments: list[str]) -> None:
     program, *rest = arguments
+    if program == "-m":
+        sys.argv = rest
+        sys.path.insert(0, "")
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        return
     if program != "-c":
         sys.argv = arguments
         sys.path.insert(0, str(Path(program).parent))

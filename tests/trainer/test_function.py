@@ -20,6 +20,7 @@ from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.function import trainer_of
 from dasktune.trainer.lifecycle import TrainerRun, run_alone
 from dasktune.trainer.metrics import metric_names
+from tests.forked import fork_for_resume_checks
 
 X = torch.linspace(-1, 1, 60).reshape(20, 3).sin()
 Y = (X.sum(1, keepdim=True) > 0).float()
@@ -390,7 +391,8 @@ def test_the_fingerprint_is_that_of_the_functions_code():
 
 
 @pytest.mark.process
-def test_the_check_passes_for_what_is_tracked():
+def test_the_check_passes_for_what_is_tracked(monkeypatch):
+    fork_for_resume_checks(monkeypatch)
     assert check_resume(train, DROP).ok
 
 
@@ -405,7 +407,8 @@ def forgetful(run):
 
 
 @pytest.mark.process
-def test_the_check_names_a_variable_that_is_lost():
+def test_the_check_names_a_variable_that_is_lost(monkeypatch):
+    fork_for_resume_checks(monkeypatch)
     report = check_resume(forgetful, {"lr": 0.1})
     assert not report.ok
     assert "trainer.variables['seen']" in str(report)

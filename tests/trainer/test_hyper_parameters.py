@@ -20,6 +20,7 @@ from dasktune.storage.codec import encode
 from dasktune.trainer.lifecycle import TrainerRun, run_alone
 from dasktune.types import Config, HyperParameters
 from tests import toy_trainers
+from tests.forked import fork_for_resume_checks
 from tests.trainer.test_table_of_trainers import ROWS, Outcome
 
 STEPS, SPLIT = 6, 4
@@ -248,7 +249,8 @@ class Held(dt.TorchTrainer):
 
 
 @pytest.mark.process
-def test_a_held_mapping_is_resumed():
+def test_a_held_mapping_is_resumed(monkeypatch):
+    fork_for_resume_checks(monkeypatch)
     assert dt.check_resume(Held, DROP).ok
 
 

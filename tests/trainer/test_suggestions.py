@@ -18,6 +18,7 @@ from dasktune.space.define_by_run import OF_A_RUN, Suggesting
 from dasktune.trainer.check_resume import check_resume
 from dasktune.trainer.function import Run
 from dasktune.trainer.lifecycle import run_alone
+from tests.forked import fork_for_resume_checks
 
 X = torch.linspace(-1, 1, 60).reshape(20, 3).sin()
 
@@ -95,7 +96,8 @@ def test_a_study_gives_each_trial_what_it_is_alone(tmp_path, one_worker, sampler
 
 
 @pytest.mark.process
-def test_the_check_passes():
+def test_the_check_passes(monkeypatch):
+    fork_for_resume_checks(monkeypatch)
     values = {"lr": 0.05, "optimizer": "sgd", "width": 4, "momentum": 0.5}
     assert check_resume(train, values).ok
 

@@ -23,6 +23,7 @@ from dasktune.trainer.check_resume import check_resume
 from dasktune.trainer.function import trainer_of
 from dasktune.trainer.generators import global_states
 from dasktune.trainer.lifecycle import TrainerRun, run_alone
+from tests.forked import fork_for_resume_checks
 
 
 class Noisy(Dataset):
@@ -180,7 +181,8 @@ def test_a_function_goes_on_within_an_epoch():
 
 
 @pytest.mark.process
-def test_the_check_passes():
+def test_the_check_passes(monkeypatch):
+    fork_for_resume_checks(monkeypatch)
     assert check_resume(train, {"lr": 0.5}).ok
 
 
