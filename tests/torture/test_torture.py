@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 SEEDS = 500
 """Within so many seeds a bug must be found."""
 
-SAMPLE = 300
+SAMPLE = 100
 """Seeds that run with the tests; `.ci/run` runs those that follow, and `make torture` more."""
 
 
@@ -36,7 +36,7 @@ def test_torture_of_right_code_finds_no_violation() -> None:
     # All that can go wrong did, with every tuner.
     happened = Counter(name for one in findings for name in one.faults)
     assert {*happened} == {*FAULTS} - {"raise", "poison"}
-    assert min(happened.values()) > 10
+    assert min(happened.values()) > 5
     assert {one.scenario.plan.tuner for one in findings} == {*TUNERS}
 
 
@@ -47,7 +47,7 @@ def test_a_planted_bug_is_found(bug: str) -> None:
 
 
 def test_a_seed_decides_everything() -> None:
-    for seed in range(20):
+    for seed in range(8):
         once, again = (torture(Scenario.of(seed)) for _ in range(2))
         assert once == replace(again, scenario=once.scenario)
 
@@ -77,14 +77,14 @@ def test_what_needs_no_fault_is_found_without_any() -> None:
 @pytest.mark.slow
 def test_several_processes_find_the_same() -> None:
     alone, together = (
-        [(one.scenario.seed, one.events, one.faults) for some in many(7, 60, n) for one in some]
+        [(one.scenario.seed, one.events, one.faults) for some in many(7, 30, n) for one in some]
         for n in (1, 2)
     )
     assert alone == together
 
 
 def test_broken_workers_fail_no_trial_while_one_is_well() -> None:
-    for seed in range(100):
+    for seed in range(40):
         scenario = Scenario.of(seed)
         plan = replace(scenario.plan, workers=3)
         scenario = replace(scenario, plan=plan, faults=("break",), most_faults=12)
