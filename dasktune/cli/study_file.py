@@ -238,7 +238,14 @@ def _running(path: Path) -> Iterator[None]:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """Return file and line of the innermost frame in a file of the user's folder."""
+    """Return file and line of the innermost frame in a file of the user's folder.
+
+    The code of the line is left out where it is a part of a longer expression.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).parent == path.resolve().parent]
-    return f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else str(path)
+    if not own:
+        return str(path)
+    last = own[-1]
+    place = f"{last.filename}:{last.lineno}"
+    return f"{place}: {last.line}" if last.end_lineno == last.lineno else place

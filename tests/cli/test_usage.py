@@ -64,6 +64,10 @@ def entries() -> set[str]:
             "milestones must be strictly increasing, got [5, 3]",
         ),
         (
+            f"{HEAD}def study():\n    dt.create_study(\n        None, name='x', metric='')\n",
+            "file.py:4: metric must be the name of a metric, got ''",
+        ),
+        (
             "import counting\nfrom counting import tuner\ndef study(): raise OSError('no disk')\n",
             ":3: def study(): raise OSError('no disk'): OSError: no disk",
         ),
