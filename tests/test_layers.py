@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
     (
         ("lazy", "packages whose names are imported on first use"),
         ("errors", "one error class for each reaction of the caller"),
+        ("words", "words of messages: amounts with their nouns"),
         ("needs", "what a stage asks of its worker, and what workers have"),
         ("types", "the nouns that all parts share: steps, reports, decisions, objectives"),
     ),
@@ -66,7 +67,18 @@ A module imports only from its own layer and from the layers before it.
 """
 
 LEVEL = {name: level for level, layer in enumerate(LAYERS) for name, _ in layer}
-PURE = ("errors", "needs", "types", "sequences", "space", "graph", "algos", "samplers", "engine")
+PURE = (
+    "errors",
+    "words",
+    "needs",
+    "types",
+    "sequences",
+    "space",
+    "graph",
+    "algos",
+    "samplers",
+    "engine",
+)
 """The folders and modules that use no Dask, file, network, clock or global random state."""
 
 PAGE = ROOT / "docs" / "architecture.md"

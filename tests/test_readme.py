@@ -30,6 +30,10 @@ def test_the_first_result_is_what_the_readme_says(tmp_path: Path) -> None:
     assert printed is not None
     assert printed[1] in done.stdout + done.stderr
     assert "'lr': 'MultiStep(0.1, milestones=[10], gamma=2)'" in done.stdout
+    again = run_forked([sys.executable, str(tmp_path / "first.py")], cwd=tmp_path, text=True)
+    left = re.search(r"A second time, it prints \"(.*?)\"", README)
+    assert left is not None
+    assert left[1] in again.stderr
 
 
 def test_the_study_file_in_the_readme_trains(

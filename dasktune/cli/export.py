@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dasktune.report.formats import count
 from dasktune.storage.retention import size_text
 from dasktune.types import Step
+from dasktune.words import counted
 
 if TYPE_CHECKING:
     from dasktune.study.study import Study
@@ -38,7 +38,7 @@ class Exported:
         return {**asdict(self), "path": str(self.path)}
 
     def __str__(self) -> str:
-        steps = count(self.step, "step")
+        steps = counted(self.step, "step")
         return f"{self.path}: trial {self.trial} after {steps}, {size_text(self.nbytes)}"
 
 

@@ -12,7 +12,7 @@ from dasktune.cli.results import table
 from dasktune.cli.status import DATABASES, check_exists
 from dasktune.cli.study_file import config_in
 from dasktune.errors import ConfigurationError, refuse, unknown
-from dasktune.report.formats import count, duration, percent, printable
+from dasktune.report.formats import duration, percent, printable
 from dasktune.results.inventory import Holding, Inventory, Shelf, take_inventory
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
@@ -21,6 +21,7 @@ from dasktune.storage.leases import Lease
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import size_text
 from dasktune.study.config import default_database
+from dasktune.words import counted
 
 MOST_TRIALS = 5
 """Trials of a checkpoint that are named."""
@@ -193,7 +194,7 @@ class Listing:
             text = size_text(inventory.unfinished)
             lines.append(f"of uploads that did not finish, or are under way: {text}")
         if inventory.gone:
-            lines.append(f"known and not stored any more: {count(inventory.gone, 'checkpoint')}")
+            lines.append(f"known and not stored any more: {counted(inventory.gone, 'checkpoint')}")
         if inventory.leases:
             lines.append(f"being trained now: {_leases(inventory.leases)}")
         return lines
@@ -303,7 +304,7 @@ def _figures(holdings: Sequence[Holding]) -> dict[str, object]:
 
 def _in_words(holdings: Sequence[Holding]) -> str:
     nbytes = sum(holding.nbytes for holding in holdings)
-    text = f"{count(len(holdings), 'checkpoint')}, {size_text(nbytes)}"
+    text = f"{counted(len(holdings), 'checkpoint')}, {size_text(nbytes)}"
     seconds = [holding.seconds for holding in holdings if holding.seconds is not None]
     return f"{text}, {duration(sum(seconds))} of training" if seconds else text
 

@@ -88,10 +88,10 @@ def pool_text(classes: Mapping[str, int]) -> str:
     >>> pool_text({"fast": 2, "slow": 4})
     '6 workers (2 x fast, 4 x slow)'
     """
-    from dasktune.report.formats import count
+    from dasktune.words import counted
 
     each = ", ".join(f"{number:,} x {name}" for name, number in classes.items())
-    return f"{count(size_of(classes), 'worker')} ({each})"
+    return f"{counted(size_of(classes), 'worker')} ({each})"
 
 
 def speeds_of(texts: Iterable[str], pool: Pool) -> dict[str, float] | None:

@@ -178,7 +178,8 @@ def of_checks(checks: Checks) -> str:
 def of_target(predicted: TrialPrediction, target: float) -> str:
     """Return a sentence on whether a trial reaches a target, and when if that is likely."""
     from dasktune.cli.results import shown
-    from dasktune.report.formats import count, duration
+    from dasktune.report.formats import duration
+    from dasktune.words import counted
 
     reached, steps = predicted.reached(target), predicted.expected_steps(target)
     if reached is not None:
@@ -191,7 +192,7 @@ def of_target(predicted: TrialPrediction, target: float) -> str:
         return words
     seconds = predicted.expected_seconds(target)
     time = "" if seconds is None else f" (ERT {duration(seconds)})"
-    return f"{words}, expected after {count(round(steps), 'more step')}{time}"
+    return f"{words}, expected after {counted(round(steps), 'more step')}{time}"
 
 
 def _target_of(results: StudyResults, trial: int) -> float | None:

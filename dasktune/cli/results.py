@@ -14,6 +14,7 @@ from dasktune.report.formats import printable
 from dasktune.results.state_words import state_word
 from dasktune.results.summary import savings_line
 from dasktune.types import Direction, TrialState
+from dasktune.words import counted
 
 if TYPE_CHECKING:
     from dasktune.study.study import Study
@@ -58,6 +59,8 @@ def as_text(study: Study, trials: Sequence[Trial]) -> str:
     differences = summary["audits"]["differences"]
     parts += ["\n".join(map(printable, text.splitlines())) for text in differences]
     parts += [printable(f"a sampler learned from {each}") for each in study.transfers]
+    if study.had_ended:
+        parts.append("nothing was left to train in this run")
     if study.ending:
         parts.append(f"ended: {study.ending}")
     if study.limit is not None:
@@ -137,8 +140,9 @@ def _best(study: Study, ranked: Sequence[Trial], withdrawn: Collection[int]) -> 
     if not ranked:
         return ["no trial has a finite value"]
     best = ranked[0]
+    steps = counted(best.steps, "step")
     lines = [
-        f"best {study.metric}: {shown(best.value)} (trial {best.number}, {best.steps:,} steps)"
+        f"best {study.metric}: {shown(best.value)} (trial {best.number}, {steps})"
         + (", rests on a withdrawn metric" if best.number in withdrawn else ""),
         *_params(best.params),
     ]
@@ -171,7 +175,8 @@ def _front(study: Study, withdrawn: Collection[int]) -> list[str]:
         for trial in front[:MOST_TRIALS]
     ]
     of = f"the first {MOST_TRIALS} of " if len(front) > MOST_TRIALS else ""
-    heading = f"{of}{len(front)} trials that no other beats in {' and '.join(metrics)}:"
+    trials = f"{of}{counted(len(front), 'trial')}"
+    heading = f"{trials} that no other beats in {' and '.join(metrics)}:"
     return [heading, *table(header, rows), ""]
 
 

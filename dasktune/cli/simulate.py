@@ -378,16 +378,16 @@ def _text(
 ) -> Iterator[str]:
     """Yield a heading and the lines of a table for each number of workers."""
     from dasktune.cli.results import table
-    from dasktune.report.formats import count
+    from dasktune.words import counted
 
     names = {"best": f"best {metric}", "seconds": "seconds", "steps": "steps"}
     if target is not None:
         names = {"steps_to": "steps to it", "best": names["best"]}
     for capacity in dict.fromkeys(result.workers for result in results):
         rows = [result for result in results if result.workers == capacity]
-        workers = pool_text(classes) if classes else count(capacity, "worker")
+        workers = pool_text(classes) if classes else counted(capacity, "worker")
         if target is not None:
-            orders = count(len(rows[0].repeats), "order")
+            orders = counted(len(rows[0].repeats), "order")
             yield f"seconds to {metric} {target:g} on {workers}, {orders}:"
         elif classes or capacity != results[0].workers or capacity != results[-1].workers:
             yield f"on {workers}:"

@@ -68,9 +68,9 @@ def _npz_note(curves: Trace) -> str:
 
 
 def _in_words(curves: Trace) -> str:
-    from dasktune.report.formats import count
+    from dasktune.words import counted
 
-    configurations = count(len(curves.configurations), "configuration")
-    steps, metrics = count(curves.steps, "step"), ", ".join(curves.metrics)
+    configurations = counted(len(curves.configurations), "configuration")
+    steps, metrics = counted(curves.steps, "step"), ", ".join(curves.metrics)
     classes = f"; on {', '.join(curves.classes)}" if curves.classes else ""
     return f"{configurations}, {curves.complete} of them with all {steps}; {metrics}{classes}"

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dasktune.needs import Offer
+from dasktune.words import counted
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -43,7 +44,7 @@ class PoolStatus:
 
     def __str__(self) -> str:
         jobs = f"{self.running:,} running and {self.queued:,} queued jobs"
-        text = f"{self.name}: {self.workers:,} workers of at most {self.most:,}, {jobs}"
+        text = f"{self.name}: {counted(self.workers, 'worker')} of at most {self.most:,}, {jobs}"
         return f"{text}; {self.reason}" if self.reason else text
 
     def to_json(self) -> dict[str, object]:

@@ -25,9 +25,9 @@ from dasktune.dashboard.study_view import StudyView, json_of
 from dasktune.dashboard.tree_columns import tree_columns
 from dasktune.errors import ConfigurationError
 from dasktune.report.costs import gather, render
-from dasktune.report.formats import count
 from dasktune.report.notebook import page_html
 from dasktune.storage.layout import slug
+from dasktune.words import counted
 
 SHEETS = ("marks.css", "dashboard.css")
 """The style sheets, in their order."""
@@ -137,9 +137,9 @@ def _left_out(pages: int, listed: int, trials: int) -> str:
     if listed < trials:
         texts.append(f"the {listed:,} best of {trials:,} trials are listed")
     if pages < trials:
+        have = "has a page" if pages == 1 else "have pages"
         texts.append(
-            f"{count(pages, 'trial')} of {trials:,} {'has a page' if pages == 1 else 'have pages'}"
-            ", the best and some that failed"
+            f"{counted(pages, 'trial')} of {trials:,} {have}, the best and some that failed"
         )
     return (
         f"In this report {' and '.join(texts)}; the command dasktune dashboard shows all."
@@ -152,7 +152,8 @@ def _default_path(study: Any) -> Path:
     """Return the default file of a study's report: in a local storage, or in this folder."""
     folder = Path(study.store.url.removeprefix("file://"))
     name = f"report-{slug(study.name)}.html"
-    return (folder if folder.is_dir() else Path()) / name
+    path = (folder if folder.is_dir() else Path()) / name
+    return path.resolve() if ".." in path.parts else path
 
 
 def _filled(name: str, answers: Mapping[str, Any], costs: str, written: str) -> str:

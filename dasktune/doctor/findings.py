@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
+from dasktune.words import counted
+
 LINE = 100
 """Longest line, in letters, if its words allow."""
 
@@ -151,8 +153,14 @@ class Diagnosis:
             yield _wrapped(head, finding.found + self._whose(finding.workers))
             if finding.mend:
                 yield _wrapped(f"{'':<{len(head)}}-> ", finding.mend)
-        problems, warnings = (len(self.of(finding)) for finding in (Status.PROBLEM, Status.WARNING))
-        yield f"\n{counted(problems, 'problem')}, {counted(warnings, 'warning')}"
+        problems, warnings = (
+            counted(number, noun) if number else f"no {noun}s"
+            for number, noun in (
+                (len(self.of(Status.PROBLEM)), "problem"),
+                (len(self.of(Status.WARNING)), "warning"),
+            )
+        )
+        yield f"\n{problems}, {warnings}"
 
     def _whose(self, workers: Sequence[str]) -> str:
         """Return the workers of a finding, in words."""
@@ -176,17 +184,6 @@ def _wrapped(head: str, text: str) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    Examples
-    --------
-    >>> counted(1, "worker"), counted(0, "problem")
-    ('1 worker', 'no problems')
-    """
-    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
 def folded(findings: Iterable[Finding]) -> list[Finding]:

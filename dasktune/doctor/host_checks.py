@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from dasktune.doctor.facts import Facts, Look, Offset, Role, StoreUse, WorkerFacts
-from dasktune.doctor.findings import Finding, Group, Status, counted
+from dasktune.doctor.findings import Finding, Group, Status
 from dasktune.doctor.needs import TriedNeeds
 from dasktune.engine.timeouts import LEASE_SECONDS, RENEW_SECONDS
 from dasktune.needs import Offer, unmet_text
+from dasktune.words import counted
 
 STORAGE = Group("storage")
 
@@ -469,8 +470,8 @@ def _tried_findings(tried: TriedNeeds, offers: Sequence[Offer]) -> Iterator[Find
     for problem in tried.problems:
         yield MACHINES.problem("needs", problem, "mend the function: such trials fail")
     if not unmet and not tried.problems:
-        count = len(tried.needs)
-        words = f"workers meet {count:,} kind{'' if count == 1 else 's'} of needs, of {tried.tried}"
+        kinds = counted(len(tried.needs), "kind")
+        words = f"workers meet {kinds} of needs, of {tried.tried}"
         yield MACHINES.ok("needs", words)
 
 

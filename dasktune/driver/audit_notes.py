@@ -14,6 +14,7 @@ from dasktune.errors import TrainerError
 from dasktune.graph.audits import AuditCounts
 from dasktune.logs import trials_text
 from dasktune.types import Step
+from dasktune.words import counted
 
 AUDIT_FAILED = "audit failed"
 """Begins the text of what an audit found."""
@@ -79,8 +80,8 @@ class AuditFigures:
         if audited:
             result = f"{self.differing:,} not identical" if self.differing else "all identical"
             resumes = max(audited, self.resumes)
-            of_all = f"{audited:,} of {resumes:,}" if resumes > audited else f"{audited:,}"
-            yield f"audited {of_all} resume{'s' if resumes > 1 else ''}: {result}"
+            share = f"{audited:,} of " if resumes > audited else ""
+            yield f"audited {share}{counted(resumes, 'resume')}: {result}"
         elif self.not_run or self.incomparable:
             yield "audited no resume"
         if self.incomparable:

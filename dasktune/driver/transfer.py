@@ -13,6 +13,7 @@ from dasktune.engine.trials import TrialRecord
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
 from dasktune.types import TrialState
+from dasktune.words import counted
 
 TRANSFERS: Final = ("database",)
 """The places that trials are transferred from."""
@@ -40,7 +41,7 @@ class Transfer:
     trials: int
 
     def __str__(self) -> str:
-        return f"{self.trials:,} trial{'s' if self.trials > 1 else ''} of {self.study}"
+        return f"{counted(self.trials, 'trial')} of {self.study}"
 
 
 def transfers_of(begun: Iterable[Mapping[str, Any]]) -> list[Transfer]:

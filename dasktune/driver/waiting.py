@@ -21,6 +21,7 @@ from dasktune.graph.trust import Aside
 from dasktune.graph.view import RunView
 from dasktune.logs import trials_text
 from dasktune.needs import NO_NEEDS, Needs, Offer, any_of, unmet_text
+from dasktune.words import counted
 
 MOST_TRIALS = 5
 """Trials that a sentence about a stage names."""
@@ -115,7 +116,7 @@ def waits_of(view: RunView, around: Surroundings) -> list[Wait]:
     waits = [*_for_workers(view, around), *_for_needs(view), *_for_share(view)]
     waits += [*_for_aside(view), *_for_store(around), *_for_begin(view, around)]
     for name, count in sorted(around.others.items()):
-        waits.append(Wait(kind="driver", text=f"{name} trains {_counted(count, 'stage')}"))
+        waits.append(Wait(kind="driver", text=f"{name} trains {counted(count, 'stage')}"))
     waits += _for_gangs(view)
     idle, total = view.idle_workers, len(view.slots)
     if idle and not view.is_idle:
@@ -126,7 +127,7 @@ def waits_of(view: RunView, around: Surroundings) -> list[Wait]:
             else "all other stages start from stages that run now, or the tuner decides on them "
             "when these report"
         )
-        text = f"{idle:,} of {_counted(total, 'worker')} {has} nothing to do: {reason}"
+        text = f"{idle:,} of {counted(total, 'worker')} {has} nothing to do: {reason}"
         waits.append(Wait(kind="stages", text=text))
     return waits
 
@@ -140,10 +141,10 @@ def _for_workers(view: RunView, around: Surroundings) -> Iterator[Wait]:
     if offers and not any(_may_fit(around.needs, offer) for offer in offers):
         unmet, waiting = unmet_text(around.needs, offers), view.stages_waiting
         # Before the tuner begins there are no stages yet, but needs of all that will come.
-        text = f"{_counted(waiting, 'stage')} to run: {unmet}" if waiting else unmet
+        text = f"{counted(waiting, 'stage')} to run: {unmet}" if waiting else unmet
         yield Wait(kind="resources", text=text, since=around.deserted)
     elif around.present:
-        text = f"none of {_counted(len(around.present), 'worker')} can be used yet"
+        text = f"none of {counted(len(around.present), 'worker')} can be used yet"
         yield Wait(kind="workers", text=text, since=around.deserted)
     elif around.pool is None:
         yield Wait(kind="workers", text="there is no worker", since=around.deserted)
@@ -160,7 +161,7 @@ def _for_pools(pools: Iterable[PoolStatus]) -> Iterator[Wait]:
     """Yield which pools have no worker although stages are for them."""
     for pool in pools:
         if pool.wanted and not pool.workers:
-            stages = _counted(pool.wanted, "stage")
+            stages = counted(pool.wanted, "stage")
             yield Wait(kind="pool", text=f"{stages} for {pool.name}: {pool.reason}")
 
 
@@ -168,7 +169,7 @@ def _for_gangs(view: RunView) -> Iterator[Wait]:
     """Yield which stages wait until workers are idle that train them together."""
     for node in islice(view.gathering, MOST_UNMET):
         trials = trials_text(sorted(trials_of(node))[:MOST_TRIALS])
-        count = _counted(view.workers_of(node), "worker")
+        count = counted(view.workers_of(node), "worker")
         text = f"1 stage of {trials} to run: it waits until {count} of one class are idle"
         yield Wait(kind="stages", text=text)
     if any(view.withheld):
@@ -187,7 +188,7 @@ def _for_share(view: RunView) -> Iterator[Wait]:
     """Yield how many workers other studies have."""
     count, total = sum(1 for _ in view.withheld), len(view.slots)
     if count:
-        text = f"other studies have {count:,} of {_counted(total, 'worker')}: each has its share"
+        text = f"other studies have {count:,} of {counted(total, 'worker')}: each has its share"
         yield Wait(kind="share", text=text)
 
 
@@ -199,7 +200,7 @@ def _for_needs(view: RunView) -> Iterator[Wait]:
     for wanted, nodes in islice(waiting.items(), MOST_UNMET):
         trials = sorted({trial for node in nodes[:MOST_TRIALS] for trial in trials_of(node)})
         unmet = unmet_text(any_of(wanted), view.offers.values())
-        text = f"{_counted(len(nodes), 'stage')} of {trials_text(trials)} to run: {unmet}"
+        text = f"{counted(len(nodes), 'stage')} of {trials_text(trials)} to run: {unmet}"
         yield Wait(kind="resources", text=text)
     if len(waiting) > MOST_UNMET:
         text = f"{len(waiting) - MOST_UNMET:,} more kinds of stages wait for workers"
@@ -237,13 +238,13 @@ def _for_aside(view: RunView) -> Iterator[Wait]:
     for aside in workers[:MOST_WORKERS]:
         yield Wait(kind="aside", text=f"{aside_text(aside)}; it is tried again later")
     if len(workers) > MOST_WORKERS:
-        text = f"{_counted(len(workers) - MOST_WORKERS, 'worker')} more put aside"
+        text = f"{counted(len(workers) - MOST_WORKERS, 'worker')} more put aside"
         yield Wait(kind="aside", text=text)
 
 
 def aside_text(aside: Aside) -> str:
     """Return in words why a worker is put aside."""
-    stages = _counted(aside.raised, "stage")
+    stages = counted(aside.raised, "stage")
     reason = (aside.message.splitlines() or [""])[0][:MOST_LETTERS]
     return f"worker {aside.worker} is put aside: {stages} in a row raised there, last {reason}"
 
@@ -255,7 +256,7 @@ def _for_store(around: Surroundings) -> Iterator[Wait]:
         yield Wait(kind="store", text="the store has not answered", since=since)
     late = [at for at in around.unsaved.values() if around.now - at >= SLOW_STORE_SECONDS]
     if late:
-        stages = _counted(len(late), "stage")
+        stages = counted(len(late), "stage")
         text = f"the store has not got the states of {stages} that ended"
         yield Wait(kind="store", text=text, since=min(late))
 
@@ -271,7 +272,7 @@ def _for_begin(view: RunView, around: Surroundings) -> Iterator[Wait]:
         text = f"worker {worker} has not begun the stage that it was sent"
         yield Wait(kind="worker", text=text, since=since)
     if len(late) > MOST_WORKERS:
-        text = f"{_counted(len(late) - MOST_WORKERS, 'worker')} more have not begun theirs"
+        text = f"{counted(len(late) - MOST_WORKERS, 'worker')} more have not begun theirs"
         yield Wait(kind="worker", text=text)
 
 
@@ -296,7 +297,3 @@ def in_words(drivers: Iterable[str]) -> Counter[str]:
         is_named = dash and pid.isdecimal() and host
         names[f"another driver ({host}, process {pid})" if is_named else "another driver"] += 1
     return names
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -32,6 +32,7 @@ from dasktune.types import (
     Step,
     Stop,
 )
+from dasktune.words import counted
 
 Record = Mapping[str, Any]
 """One entry of the event log."""
@@ -272,9 +273,9 @@ def cause_of(record: Record) -> str:
         case "time":
             return f"the time, {record['seconds']:.6g} s"
         case "ask":
-            return f"being asked for {record['capacity']} workers"
+            return f"being asked for {counted(record['capacity'], 'worker')}"
         case "widen":
-            return f"being widened to {record['trials']} trials"
+            return f"being widened to {counted(record['trials'], 'trial')}"
         case "tuner":
             return "the beginning"
         case kind:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dasktune.words import counted
+
 MOST_CLASSES = 8
 """Classes that one sentence names."""
 
@@ -24,7 +26,7 @@ def classes_text(classes: Mapping[str, int]) -> str:
     '1 worker'
     """
     total = sum(classes.values())
-    head = f"{total:,} worker{'' if total == 1 else 's'}"
+    head = counted(total, "worker")
     named = sorted((-count, name) for name, count in classes.items() if name and count > 0)
     texts = [f"{-count:,} x {name}" for count, name in named[:MOST_CLASSES]]
     if len(named) > MOST_CLASSES:

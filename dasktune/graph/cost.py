@@ -15,6 +15,7 @@ from dasktune.graph.save_policy import SavePolicy
 from dasktune.lazy import method_of
 from dasktune.needs import NO_NEEDS, Needs, Offer
 from dasktune.types import Sequences, Step
+from dasktune.words import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +70,16 @@ class Cost:
 
     def __str__(self) -> str:
         share = self.steps_unique / self.steps_requested if self.steps_requested else 1.0
+        ask = "asks" if self.trials == 1 else "ask"
         lines = [
-            f"{self.trials:,} trials ask for {self.steps_requested:,} steps; "
+            f"{counted(self.trials, 'trial')} {ask} for {counted(self.steps_requested, 'step')}; "
             f"{self.steps_unique:,} are unique ({share:.0%})",
             f"merge rate p = {self.merge_rate:.3f}"
             + ("" if self.merge_rate > 1 else ": nothing can merge in this space"),
-            f"at least {self.bound_steps:,.1f} steps of wall time on {self.workers:,} workers; "
-            f"longest trial {self.critical_path:,} steps",
-            f"{self.checkpoints:,} checkpoints"
+            f"at least {counted(self.bound_steps, 'step')} of wall time "
+            f"on {counted(self.workers, 'worker')}; "
+            f"longest trial {counted(self.critical_path, 'step')}",
+            counted(self.checkpoints, "checkpoint")
             + ("" if self.nbytes is None else f", {self.nbytes / 1e6:,.3g} MB"),
             *(f"note: {note}" for note in self.notes),
         ]

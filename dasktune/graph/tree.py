@@ -13,6 +13,7 @@ from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.lazy import method_of
 from dasktune.types import Sequences, Step
+from dasktune.words import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ class StageTree:
     _repr_html_ = method_of("dasktune.report.notebook:stage_tree_html")
 
     def __repr__(self) -> str:
-        return f"StageTree({len(self)} stages, {self.steps} steps)"
+        return f"StageTree({counted(len(self), 'stage')}, {counted(self.steps, 'step')})"
 
     def __len__(self) -> int:
         return len(self.stages)

@@ -17,7 +17,7 @@ from dasktune.driver.run_status import RunStatus
 from dasktune.engine.trials import AnyTrial
 from dasktune.graph.classes import classes_text
 from dasktune.report.fan import draw_fan
-from dasktune.report.formats import count, duration, number
+from dasktune.report.formats import duration, number
 from dasktune.report.gantt import draw_gantt
 from dasktune.report.prospects import Prospects, prospects_of
 from dasktune.report.svg import Svg
@@ -25,6 +25,7 @@ from dasktune.results.prediction import INTERVALS, TrialPrediction
 from dasktune.results.summary import Summary, savings_line, withdrawn_text
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, TrialState
+from dasktune.words import counted
 
 MODELS = 20
 """Most models in their table."""
@@ -191,4 +192,4 @@ def _fan(content: Content, predicted: TrialPrediction) -> Fan:
 def _listed(numbers: Sequence[int]) -> str:
     shown = ", ".join(map(str, numbers[:12]))
     more = f" and {len(numbers) - 12:,} more" if len(numbers) > 12 else ""
-    return f"{count(len(numbers), 'trial')}: {shown}{more}"
+    return f"{counted(len(numbers), 'trial')}: {shown}{more}"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dasktune.report.axes import AxisScale, bottom_axis, left_axis, value_scale
-from dasktune.report.formats import count
 from dasktune.report.svg import Svg, line, line_legend, tag, text, title
+from dasktune.words import counted
 
 Points = tuple[tuple[float, float], ...]
 
@@ -122,6 +122,6 @@ def _legend(best: Sequence[PlottedCurve], beyond: int, rest: str) -> str:
     if rest and x < WIDTH - 130:
         marks += line_legend([("faint", rest)], x)[0]
     if beyond:
-        words = f"{count(beyond, 'value')} beyond the axis"
+        words = f"{counted(beyond, 'value')} beyond the axis"
         marks += text(WIDTH - RIGHT, 48, words, class_="note", text_anchor="end")
     return marks

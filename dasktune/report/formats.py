@@ -59,18 +59,6 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s"
 
 
-def count(amount: int, noun: str) -> str:
-    """Return an amount with its noun in singular or plural.
-
-    Examples
-    --------
-    >>> count(1, "trial"), count(1200, "step"), count(2, "branch")
-    ('1 trial', '1,200 steps', '2 branches')
-    """
-    ending = "" if amount == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s"
-    return f"{amount:,} {noun}{ending}"
-
-
 def percent(part: float, whole: float) -> str:
     """Return a part as a percentage; 0% and 100% only where they are exact.
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from dasktune.report.axes import AxisScale
 from dasktune.report.axes import ticks as round_ticks
-from dasktune.report.formats import count, duration
+from dasktune.report.formats import duration
 from dasktune.report.svg import Svg, legend, tag, text, title
 from dasktune.storage.database.schema import StageRow
+from dasktune.words import counted
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 190.0, 40.0, 44.0, 48.0
 ROW = 22.0
@@ -77,7 +78,7 @@ def draw_gantt(stages: Sequence[StageRow]) -> Svg | None:
     if len(workers) > len(shown):
         words = f"{len(workers) - len(shown):,} more workers are not shown"
         marks.append(text(LEFT, bottom + 38, words, class_="note"))
-    label = f"{count(len(ran), 'attempt')} on {count(len(workers), 'worker')}"
+    label = f"{counted(len(ran), 'attempt')} on {counted(len(workers), 'worker')}"
     return Svg(marks="".join(marks), width=WIDTH, height=bottom + BOTTOM, label=label)
 
 
@@ -134,11 +135,12 @@ def _bar(rows: Sequence[StageRow], clock: Clock, scale: AxisScale, y: float) -> 
 
 def _tooltip(rows: Sequence[StageRow]) -> str:
     first = rows[0]
+    steps = counted(sum(row.steps for row in rows), "step")
     if len(rows) > 1:
-        return f"{len(rows)} attempts, {first.status}, {sum(row.steps for row in rows):,} steps"
+        return f"{len(rows)} attempts, {first.status}, {steps}"
     took = duration((first.ended or first.started) - first.started)
-    repeated = f"\n{count(first.repeated, 'step')} repeated" if first.repeated else ""
-    lines = f"steps {first.start:,}-{first.stop:,}, {first.status}\n{first.steps:,} steps in {took}"
+    repeated = f"\n{counted(first.repeated, 'step')} repeated" if first.repeated else ""
+    lines = f"steps {first.start:,}-{first.stop:,}, {first.status}\n{steps} in {took}"
     return f"{lines}{repeated}\nkey {first.key[:16]}\nattempt {first.attempt}"
 
 

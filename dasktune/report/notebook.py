@@ -17,7 +17,7 @@ from dasktune.graph.cost import Cost, Costs
 from dasktune.graph.plan import SearchPlan
 from dasktune.graph.tree import StageTree
 from dasktune.report.curves import PlottedCurve, draw_curves
-from dasktune.report.formats import count, number
+from dasktune.report.formats import number
 from dasktune.report.sequence_plot import plot_sequence, sparkline
 from dasktune.report.status_report import is_driven
 from dasktune.report.tree_svg import draw_tree
@@ -27,6 +27,7 @@ from dasktune.sequences import Constant, Sequence
 from dasktune.space import Branch, Choice, Domain, Space
 from dasktune.space.domains import domain_text
 from dasktune.types import ValueFunction
+from dasktune.words import counted
 
 MOST_TRIALS = 5
 """Trials that a study shows, the best first."""
@@ -66,8 +67,8 @@ def sequence_html(sequence: Sequence) -> str:
 
 def space_html(space: Space) -> str:
     """Return a table of the hyper-parameters with their domains."""
-    size = "no grid" if space.size is None else count(space.size, "grid point")
-    title = f"{count(len(space.dimensions), 'hyper-parameter')}, {size}"
+    size = "no grid" if space.size is None else counted(space.size, "grid point")
+    title = f"{counted(len(space.dimensions), 'hyper-parameter')}, {size}"
     return _card("Space", title) + _table(
         ("name", "values", "points"), _space_rows(space.dimensions)
     )
@@ -89,14 +90,14 @@ def cost_html(cost: Cost | Costs) -> str:
 
 def stage_tree_html(tree: StageTree) -> str:
     """Return the picture of a stage tree."""
-    title = f"{count(len(tree), 'stage')}, {count(tree.steps, 'step')}"
+    title = f"{counted(len(tree), 'stage')}, {counted(tree.steps, 'step')}"
     return _card("StageTree", title) + _boxed(str(draw_tree(_plan_of(tree), is_planned=True)))
 
 
 def trial_html(trial: Trial) -> str:
     """Return a trial's state, its hyper-parameters with their sequences, and its metrics."""
     last = trial.metrics[max(trial.metrics)] if trial.metrics else {}
-    title = f"{WORDS[trial.state]}, {count(trial.steps, 'step')}"
+    title = f"{WORDS[trial.state]}, {counted(trial.steps, 'step')}"
     if trial.value is not None:
         title += f", {trial.metric or 'value'} {number(trial.value)}"
     steps = max([trial.steps, *trial.metrics], default=0)
@@ -105,7 +106,7 @@ def trial_html(trial: Trial) -> str:
         for name, sequence in trial.sequences.items()
     ]
     text = _card(f"Trial {trial.number}", title)
-    text += _table(("hyper-parameter", "value", f"over {count(steps, 'step')}"), rows)
+    text += _table(("hyper-parameter", "value", f"over {counted(steps, 'step')}"), rows)
     text += _table(
         ("metric", f"at step {max(trial.metrics, default=0):,}"),
         [(escape(name), escape(number(value))) for name, value in last.items()],
@@ -124,7 +125,7 @@ def study_html(study: Any) -> str:
     records = study.records.values()
     driven = is_driven(study)
     states = Counter(record.state.value for record in records)
-    title = f"{count(len(records), 'trial')}"
+    title = f"{counted(len(records), 'trial')}"
     title += f": {states_text(states, is_driven=driven)}" if records else ""
     goals = ", ".join(
         f"{metric} ({towards.value})"

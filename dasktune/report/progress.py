@@ -27,9 +27,10 @@ from dasktune.driver.runner import RunSnapshot
 from dasktune.engine.engine import Engine
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.report.formats import count, duration, number, percent
+from dasktune.report.formats import duration, number, percent
 from dasktune.results.state_words import WORDS
 from dasktune.types import Direction, TrialState
+from dasktune.words import counted
 
 REDRAW_SECONDS = 0.25
 """Least time between two drawings."""
@@ -297,12 +298,12 @@ def saved_text(ahead: Remaining) -> Text:
     if not ahead.requested:
         return Text("—", "dim")
     share = percent(saved, ahead.requested)
-    return Text(f"{share} of {count(ahead.requested, 'step')} asked for")
+    return Text(f"{share} of {counted(ahead.requested, 'step')} asked for")
 
 
 def workers_text(snapshot: RunSnapshot) -> Text:
     """Return the number of busy workers, and of waiting stages."""
     if not snapshot.workers:
         return Text("waiting for workers", "bold yellow")
-    stages = count(snapshot.stages_left, "stage")
+    stages = counted(snapshot.stages_left, "stage")
     return Text(f"{snapshot.busy:,} of {snapshot.workers:,} busy, {stages} to start")

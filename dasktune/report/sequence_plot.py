@@ -8,10 +8,11 @@ from typing import cast
 
 from dasktune.errors import refuse
 from dasktune.report.axes import AxisScale, bottom_axis, left_axis, value_scale
-from dasktune.report.formats import count, number
+from dasktune.report.formats import number
 from dasktune.report.svg import Svg, line, tag, text
 from dasktune.sequences import Sequence, as_sequence
 from dasktune.types import Step, Value, ValueFunction
+from dasktune.words import counted
 
 WIDTH, PANEL, LEFT, RIGHT, TOP, BOTTOM = 720.0, 150.0, 84.0, 20.0, 40.0, 24.0
 SPARK_WIDTH, SPARK_HEIGHT = 84.0, 22.0
@@ -63,7 +64,7 @@ def plot_sequence(
         marks="".join(panels),
         width=WIDTH,
         height=height * len(functions) + BOTTOM,
-        label=f"{names} over {count(steps, 'step')}",
+        label=f"{names} over {counted(steps, 'step')}",
     )
     if path is not None:
         drawn.save(path)
@@ -81,7 +82,7 @@ def sparkline(function: ValueFunction, steps: Step) -> Svg:
         marks=tag("path", d=_stairs(runs, heights, across, scale), class_="spark"),
         width=SPARK_WIDTH,
         height=SPARK_HEIGHT,
-        label=f"{number(runs[0][2])} to {number(runs[-1][2])} in {count(steps, 'step')}",
+        label=f"{number(runs[0][2])} to {number(runs[-1][2])} in {counted(steps, 'step')}",
     )
 
 

@@ -32,6 +32,7 @@ from dasktune.results.withdrawn import Withdrawn, withdrawn_of
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import RunRow, StudyRow
 from dasktune.types import Direction
+from dasktune.words import counted
 
 MOST_FAILED = 200
 """Failed trials, and groups of failed stages, that are looked at."""
@@ -182,9 +183,10 @@ class StudyStatus:
         if workers := self.run.workers:
             aside = workers.get("aside", 0)
             aside_text = f"{aside:,} put aside, " if aside else ""
+            waiting = workers["stages_waiting"]
             lines.append(
                 f"  workers {workers['busy']:,} of {workers['usable']:,} busy, {aside_text}"
-                f"{workers['stages_waiting']:,} stages wait for one"
+                f"{counted(waiting, 'stage')} {'waits' if waiting == 1 else 'wait'} for one"
             )
         if self.run.classes:
             lines.append(f"{'':10}{printable(classes_text(self.run.classes))}")
@@ -269,7 +271,8 @@ def _best_text(best: Mapping[str, object] | None, withdrawn: Withdrawn) -> str:
         return "none yet"
     periods: Any = best.get("devices")
     devices = f", devices: {devices_text(periods)}" if periods else ""
-    text = f"{_shown(best['value'])} (trial {best['number']}, {best['steps']} steps{devices})"
+    steps = counted(int(str(best["steps"])), "step")
+    text = f"{_shown(best['value'])} (trial {best['number']}, {steps}{devices})"
     is_withdrawn = best["number"] in withdrawn.trials
     return f"{text}, rests on a withdrawn metric" if is_withdrawn else text
 

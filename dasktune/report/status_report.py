@@ -13,11 +13,12 @@ import psutil
 
 from dasktune.driver.run_status import Wait
 from dasktune.engine.timeouts import NO_HEARTBEAT_SECONDS
-from dasktune.report.formats import count, duration
+from dasktune.report.formats import duration
 from dasktune.storage.database.database import FailedStages
 from dasktune.storage.database.schema import RunRow, StageRow, TrialRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Step
+from dasktune.words import counted
 
 MOST_SHOWN = 10
 """Lines of one kind, unless the user wants all."""
@@ -155,7 +156,7 @@ class ReportedFailure:
     def in_words(self, now: float) -> str:
         """Return it in a line, at a time (epoch seconds)."""
         after = "" if self.step is None else f" after step {self.step:,}"
-        facts = [f"tried {count(self.tries, 'time')}"] if self.tries else []
+        facts = [f"tried {counted(self.tries, 'time')}"] if self.tries else []
         facts += [] if self.last is None else [f"last {_ago(now, self.last)}"]
         facts += [] if self.is_final else ["not given up"]
         more = f" ({', '.join(facts)})" if facts else ""

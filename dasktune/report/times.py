@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dasktune.report.axes import AxisScale, left_axis
 from dasktune.report.formats import number
 from dasktune.report.svg import Svg, legend, line, tag, text, title
+from dasktune.words import counted
 
 WIDTH, LEFT, RIGHT = 1120.0, 72.0, 24.0
 TOP, PANEL, GAP = 64.0, 230.0, 84.0
@@ -41,7 +42,8 @@ class Times:
 
     def __str__(self) -> str:
         times = self.reached
-        words = f"{self.name}, {self.workers} workers: {len(times)} of {len(self.seconds)} reached"
+        workers = counted(self.workers, "worker")
+        words = f"{self.name}, {workers}: {len(times)} of {len(self.seconds)} reached"
         return f"{words}, mean {number(statistics.fmean(times))} s" if times else words
 
 
@@ -109,7 +111,7 @@ class _Places:
         size = (len(self.names) + 1) * self._slot
         for index, workers in enumerate(self.workers):
             x = LEFT + (index + 0.5) * size
-            words = f"{workers} workers" if workers > 1 else "1 worker"
+            words = counted(workers, "worker")
             yield text(x, scale.start + 36, words, class_="name", text_anchor="middle")
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.report.axes import AxisScale, bottom_axis
-from dasktune.report.formats import count, number
+from dasktune.report.formats import number
 from dasktune.report.svg import Svg, legend, tag, text, title
 from dasktune.report.tree_layout import MOST_BARS, Bar, Layout, layout
+from dasktune.words import counted
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 16.0, 190.0, 44.0, 44.0
 HEIGHT, THIN_ROW, THICK_ROW, LABEL_ROW = 720.0, 5.0, 28.0, 11.0
@@ -84,13 +85,13 @@ def draw_tree(
         marks="".join(marks),
         width=WIDTH,
         height=bottom + BOTTOM,
-        label=f"Stage tree of {count(len(plan.paths), 'trial')}: {described(placed)}",
+        label=f"Stage tree of {counted(len(plan.paths), 'trial')}: {described(placed)}",
     )
 
 
 def described(placed: Layout) -> str:
     """Return the number of stages in words, with the number of those put together."""
-    words = count(placed.nodes, "stage")
+    words = counted(placed.nodes, "stage")
     if placed.hidden:
         words += (
             f", the {placed.nodes - placed.hidden:,} that most trials share one by one, "
@@ -156,11 +157,11 @@ def _label(bar: Bar, canvas: _Canvas) -> str:
     if canvas.row < LABEL_ROW:
         return ""
     if bar.hidden:
-        return f"+ {count(bar.hidden, 'stage')}"
+        return f"+ {counted(bar.hidden, 'stage')}"
     if bar.children or not bar.ends:
         return ""
     if canvas.is_planned:
-        return count(bar.passing, "trial")
+        return counted(bar.passing, "trial")
     more = f" and {bar.passing - 1:,} more" if bar.passing > 1 else ""
     return canvas.label(bar.ends[0]) + more
 
@@ -168,13 +169,15 @@ def _label(bar: Bar, canvas: _Canvas) -> str:
 def _tooltip(bar: Bar, *, is_planned: bool = False) -> str:
     """Return the lines of a bar's tooltip."""
     if is_planned and bar.node is not None:
-        lines = [f"steps {bar.start:,}-{bar.stop:,}", count(bar.passing, "trial")]
+        lines = [f"steps {bar.start:,}-{bar.stop:,}", counted(bar.passing, "trial")]
         return "\n".join([*lines, *_values(bar.node)])
     named = ", ".join(map(str, bar.trials))
     more = f" and {bar.passing - len(bar.trials):,} more" if bar.passing > len(bar.trials) else ""
-    shared = f"{count(bar.passing, 'trial')}: {named}{more}"
+    shared = f"{counted(bar.passing, 'trial')}: {named}{more}"
     if bar.node is None:
-        return f"{count(bar.hidden, 'stage')} put together, steps {bar.start}-{bar.stop}\n{shared}"
+        return (
+            f"{counted(bar.hidden, 'stage')} put together, steps {bar.start}-{bar.stop}\n{shared}"
+        )
     if bar.trained >= bar.stop:
         done = "trained"
     else:

@@ -61,6 +61,7 @@ from dasktune.storage.database.database import Database
 from dasktune.storage.database.many_rows import many_rows
 from dasktune.storage.database.schema import StageRow, StudyRow
 from dasktune.types import Direction, Objective, Step
+from dasktune.words import counted
 
 if TYPE_CHECKING:
     import optuna
@@ -118,7 +119,7 @@ class StudyResults:
     def __repr__(self) -> str:
         known = self._records
         count = self.history.count_trials() if known is None else len(known)
-        return f"Study({self.name!r}, {count} trials)"
+        return f"Study({self.name!r}, {counted(count, 'trial')})"
 
     @property
     def records(self) -> dict[int, TrialRecord]:

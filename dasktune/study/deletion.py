@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from dasktune.errors import ConfigurationError, StorageError, name_problems, refuse, unknown
-from dasktune.report.formats import count
 from dasktune.report.status_report import driver_of
 from dasktune.results.inventory import Holding, take_inventory
 from dasktune.storage.checkpoints import CheckpointStore
@@ -21,6 +20,7 @@ from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import GRACE, size_text
 from dasktune.study.config import default_database
 from dasktune.study.folder import from_folder, study_folder
+from dasktune.words import counted
 
 THREADS = 8
 """States that are removed at a time."""
@@ -63,20 +63,20 @@ class Deletion:
 
     def __str__(self) -> str:
         verb, freed = ("deleted", "freed") if self.is_done else ("would delete", "would free")
-        states = count(self.checkpoints, "checkpoint")
+        states = counted(self.checkpoints, "checkpoint")
         lines = [
-            f"{verb} study {self.study!r} with {count(self.trials, 'trial')}; {freed} "
+            f"{verb} study {self.study!r} with {counted(self.trials, 'trial')}; {freed} "
             f"{size_text(self.nbytes)} in {states} of {redacted(self.store)}"
         ]
         if self.shared:
             amount = size_text(self.shared_nbytes)
             lines.append(
-                f"{count(self.shared, 'checkpoint')} ({amount}) of other studies, too, stay"
+                f"{counted(self.shared, 'checkpoint')} ({amount}) of other studies, too, stay"
             )
         if self.recent:
             amount = size_text(self.recent_nbytes)
             lines.append(
-                f"{count(self.recent, 'checkpoint')} ({amount}) of the last hour stay, since "
+                f"{counted(self.recent, 'checkpoint')} ({amount}) of the last hour stay, since "
                 "drivers run that may load them; 'dasktune gc --budget' removes them later"
             )
         return "\n".join(lines)

@@ -240,6 +240,11 @@ class TrainerChecks:
         return self._config.known_trainer.__qualname__
 
     @property
+    def doing(self) -> str:
+        """The words for the check while it runs."""
+        return f"checking that {self._name} resumes exactly"
+
+    @property
     def _verdicts(self) -> Verdicts:
         return Verdicts(self._results.database, self._results.store.files)
 
@@ -329,8 +334,9 @@ class TrainerChecks:
         check = self._running
         if check is None:
             return
-        doing = f"checking that {self._name} resumes exactly"
-        outcome = check.result(lambda progress: show(f"{doing}: {progress}; then trials begin"))
+        outcome = check.result(
+            lambda progress: show(f"{self.doing}: {progress}; then trials begin")
+        )
         self._results.history.note_audited(check.steps)
         if check.is_cancelled:
             return

@@ -66,6 +66,7 @@ from dasktune.trainer.check_switch import checks_are_on
 from dasktune.trainer.code import pack
 from dasktune.trainer.metrics import metric_names
 from dasktune.types import Metrics, Step, TrialState
+from dasktune.words import counted
 from dasktune.worker.job import JobPlan, this_process
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Optimizer:
 
     Attributes
     ----------
-    limit, ending
+    limit, ending, had_ended
         As for `dasktune.Study`.
     runner
         Carries out the run; None while nothing runs.
@@ -133,6 +134,7 @@ class Optimizer:
         self._transfer: str | None = None
         self.limit: str | None = None
         self.ending = ""
+        self.had_ended = False
         self.runner: DaskRunner | None = None
 
     @explained(OF_OPTIMIZE, "study.optimize(dasktune.algos.ASHA(space, ...))")
@@ -161,7 +163,8 @@ class Optimizer:
         tuner
             Decides what is trained: one of `dasktune.algos`, or one of your own. The study
             continues a tuner whose identity (class and arguments) it knows. If that tuner has
-            ended, this returns at once; with more trials than before, it trains the new ones.
+            ended, this returns at once, and says so; with more trials than before, it trains the
+            new ones.
         client
             Connected to the Dask cluster to run on; None starts a local one.
         workers
@@ -180,7 +183,8 @@ class Optimizer:
         callbacks
             Called with reports, with trials that end, and at the end of the run.
         progress
-            Show a live display; None shows it on a terminal and in a notebook.
+            Show a live display; None shows it on a terminal and in a notebook. Elsewhere, one line
+            says that the trainer is checked, if it is.
         last_line
             Print the savings by merging to standard error, at the end.
         check
@@ -241,7 +245,7 @@ class Optimizer:
             results.catch_up()
             results.look_again(timeouts.waits.listing_seconds)
             place, self.limit = self._with_again(self._place_of(tuner)), None
-            self.ending = place.ending
+            self.ending, self.had_ended = place.ending, place.has_ended
             is_new = not place.records
             if is_new:
                 refuse(self._known_problems(tuner))
@@ -250,8 +254,9 @@ class Optimizer:
             self._warn_of_queue(tuner, goes_on=not is_new)
             self._warn_of_redefinition()
             if place.has_ended:
-                logger.info("study %s: this tuner has ended already", self._name)
                 self._repeat_differences()
+                if last_line:
+                    sys.stderr.write(f"{self._name}: {_nothing_left(results)}\n")
                 return
             limits = limits or Limits()
             first = self._beginning(place, limits, timeouts)
@@ -276,7 +281,7 @@ class Optimizer:
                 known = self._known_trials(place.tuner, limits) if is_checked else None
                 try:
                     with (
-                        self._displayed(progress) as display,
+                        self._displayed(progress, is_checked=is_checked) as display,
                         self._mirroring,
                         self._stoppable(meter),
                         interruptible(self.stop, lambda: self._interrupted_line(meter)),
@@ -760,11 +765,15 @@ class Optimizer:
         results.is_current = True
 
     @contextmanager
-    def _displayed(self, progress: bool | None) -> Iterator[RunDisplay | None]:
+    def _displayed(self, progress: bool | None, *, is_checked: bool) -> Iterator[RunDisplay | None]:
         """Give a live display of runs, or None."""
         from dasktune.report.progress import display, in_notebook
 
         if not (sys.stderr.isatty() or in_notebook() if progress is None else progress):
+            if is_checked and progress is None:
+                sys.stderr.write(
+                    f"{self._name}: starting workers; {self._checks.doing}; then trials begin\n"
+                )
             yield None
             return
         with display(self._results) as shown:
@@ -838,6 +847,14 @@ def _nothing(_: str) -> None:
     """Show a line to nobody."""
 
 
+def _nothing_left(results: StudyResults) -> str:
+    """Return the line of a run whose tuner had ended before, with what is known."""
+    trials = counted(results.history.count_trials(), "trial")
+    best = results.best_trials[:1] if len(results.objective.metrics) == 1 else []
+    known = "".join(f", best {results.metric} {each.value:.6g}" for each in best)
+    return f"nothing was left to train: the study has {trials}{known}"
+
+
 def _origin(stages: list[StageRow], steps: Step) -> str:
     """Return where the metrics of a step come from, by the stages that ran for them."""
     trained = sum(stage.steps for stage in stages)
@@ -845,7 +862,7 @@ def _origin(stages: list[StageRow], steps: Step) -> str:
         return f"trained no step: the metrics of step {steps:,} are stored"
     start = min(stage.start for stage in stages)
     origin = f"from the stored state of step {start:,}" if start else "from the beginning"
-    return f"trained {trained:,} step{'s' if trained > 1 else ''} to step {steps:,}, {origin}"
+    return f"trained {counted(trained, 'step')} to step {steps:,}, {origin}"
 
 
 def _name_problems(hp: Mapping[str, object], records: Iterable[TrialRecord]) -> Iterator[str]:

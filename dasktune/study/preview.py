@@ -105,7 +105,7 @@ def preview(
     >>> print(preview(space, max_steps=60, workers=2))
     2 trials ask for 120 steps; 90 are unique (75%)
     merge rate p = 1.333
-    at least 60.0 steps of wall time on 2 workers; longest trial 60 steps
+    at least 60 steps of wall time on 2 workers; longest trial 60 steps
     3 checkpoints
 
     A space that is part of another adds nothing to train:

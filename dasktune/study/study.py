@@ -253,6 +253,11 @@ class Study:
         """Why the tuner of the last `optimize` ended; empty if all its trials are complete."""
         return self._optimizer.ending
 
+    @property
+    def had_ended(self) -> bool:
+        """Whether the tuner of the last `optimize` had ended before, so that nothing was left."""
+        return self._optimizer.had_ended
+
     optimize = _of("_optimizer", Optimizer.optimize)
     optimize_async = _of("_optimizer", Optimizer.optimize_async)  # type: ignore[arg-type]
     evaluate = _of("_optimizer", Optimizer.evaluate)

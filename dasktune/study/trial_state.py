@@ -30,6 +30,7 @@ from dasktune.trainer.generators import global_states, restore_global
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Direction, Step, TrialState, Value
+from dasktune.words import counted
 
 logger = logging.getLogger(__name__)
 
@@ -135,8 +136,8 @@ class TrialStates:
             )
         start, state, parent = self._nearest(node, step)
         logger.warning(
-            "trial %d: the state at step %d is not stored; training %d steps again, from step %d",
-            *(trial, step, step - start, start),
+            "trial %d: the state at step %d is not stored; training %s again, from step %d",
+            *(trial, step, counted(step - start, "step"), start),
         )
         with _undisturbed(), _blaming():
             run = self._begin(node, start, state)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from dasktune.errors import shown
 from dasktune.needs import LABELS, TAG_RESOURCE, is_label
+from dasktune.words import counted
 from dasktune.worker.gpus import Gpu, gpu_of, has_gpus_of_its_own, visible_gpus
 
 CLASS = "DASKTUNE_CLASS"
@@ -82,8 +83,8 @@ class Hardware:
         'H100 80 GB (2 GPUs)'
         """
         if not self.gpus:
-            cores = f"{self.cores} core{'' if self.cores == 1 else 's'}"
-            return f"{_plain(CPU_NOISE, self.cpu) or self.architecture}, {cores}"
+            cpu = _plain(CPU_NOISE, self.cpu) or self.architecture
+            return f"{cpu}, {counted(self.cores, 'core')}"
         name = "GPU" if self.gpu is None else f"{self._gpu_model} {_gigabytes(self.gpu)} GB"
         if self.gpus == 1:
             return name

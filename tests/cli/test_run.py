@@ -67,6 +67,8 @@ def test_retry_failed_trains_only_failed_trials_again(folder: Folder) -> None:
     again = folder.command(*RUN, "--config", "bad=true")
     (same,) = read(str(folder.path / "runs" / "counting"))
     assert (again.returncode, same.stages) == (1, before.stages), "it had ended"
+    assert "nothing was left to train in this run" in again.stdout
+    assert "nothing was left" not in first.stdout
     again = folder.command(*RUN, "--config", "bad=true", "--retry-failed")
     assert again.returncode == 1, again.stderr
     (after,) = read(str(folder.path / "runs" / "counting"))

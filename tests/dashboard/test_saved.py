@@ -65,6 +65,16 @@ def test_report_of_a_large_study_says_what_is_left_out(
     assert pages == {*best[:5], 9, 19}
 
 
+def test_default_path_of_a_report_names_no_parent_folder(
+    study: StudyResults, tmp_path: Path
+) -> None:
+    (tmp_path / "studies").mkdir()
+    store = CheckpointStore(str(tmp_path / "studies" / ".." / "runs"))
+    store.check()
+    opened = StudyResults(study.row, study.database, store, study.options)
+    assert write_report(opened) == (tmp_path / "runs").resolve() / f"report-{study.name}.html"
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
 def test_report_shows_all_parts_without_a_server(

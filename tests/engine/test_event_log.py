@@ -127,7 +127,7 @@ def test_difference_names_the_first_other_decision(
     now: list[Decision], then: list[Decision], difference: str | None
 ) -> None:
     record = {"kind": "ask", "capacity": 1, "decisions": [describe(each) for each in then]}
-    words = None if difference is None else f"after being asked for 1 workers, {difference}"
+    words = None if difference is None else f"after being asked for 1 worker, {difference}"
     assert difference_of(record, now) == words
     assert difference_of({**record, "kind": "snapshot"}, now) is None
 
@@ -145,7 +145,7 @@ def test_replay_counts_calls_up_to_the_difference() -> None:
     assert str(same) == "identical: 2 calls of the tuner gave the recorded decisions"
     other = replay(grid(), [*records, {**asked, "decisions": [describe(Finish())]}], LOSS)
     assert (other.identical, other.calls) == (False, 3)
-    assert str(other).startswith("different at call 3: after being asked for 1 workers, decision 0")
+    assert str(other).startswith("different at call 3: after being asked for 1 worker, decision 0")
     broken = replay(grid(), [{"kind": "guess", "decisions": []}], LOSS)
     assert str(broken).startswith("different at call 1: a record of kind 'guess': ")
 

@@ -360,7 +360,7 @@ def test_a_cost_says_what_it_means() -> None:
     text = str(cost_of([({"lr": Constant(v)}, 10) for v in (0.1, 0.2)], workers=2))
     assert "2 trials ask for 20 steps; 20 are unique (100%)" in text
     assert "p = 1.000: nothing can merge in this space" in text
-    assert "at least 10.0 steps of wall time on 2 workers" in text
+    assert "at least 10 steps of wall time on 2 workers" in text
 
 
 def test_checkpoints_are_counted_by_the_policy() -> None:

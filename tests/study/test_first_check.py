@@ -131,7 +131,7 @@ def made(folder: Path, trainer: Any, **options: Any) -> Iterator[Study]:
         yield study
 
 
-def run(study: Study, client: Client, *, progress: bool = False, **options: Any) -> None:
+def run(study: Study, client: Client, *, progress: bool | None = False, **options: Any) -> None:
     tuner = dt.algos.Grid(SPACE, max_steps=STEPS)
     study.optimize(tuner, client=client, progress=progress, last_line=False, **options)
 
@@ -202,13 +202,15 @@ def test_a_passed_check_is_recorded_once_for_all_studies(
 
 @pytest.mark.process
 def test_a_check_that_an_older_version_passed_is_made_again(
-    tmp_path: Path, two_threads: Client
+    tmp_path: Path, two_threads: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with made(tmp_path, Logged) as study:
         fingerprint = study.results.row.spec["fingerprint"]
         study.results.history.note("check", fingerprint=fingerprint, ok=True, text="passed")
-        run(study, two_threads)
+        run(study, two_threads, progress=None)
         assert study.summary()["steps_audited"] == CHECKED
+    line = "first: starting workers; checking that Logged resumes exactly; then trials begin\n"
+    assert capsys.readouterr().err == line, "there is no terminal"
 
 
 @pytest.mark.parametrize("reason", ["check", "merge", "switch"])

@@ -101,7 +101,7 @@ def test_trial_state_missing_is_trained_from_nearest_and_stored(
     assert stored_steps(study) == {6, 8}
     assert encode(study.trial_state(1, 7)).digest == alone(1, 7, tmp_path)
     assert trained(tmp_path) == 1
-    assert "trial 1: the state at step 7 is not stored; training 1 steps again, from step 6" in (
+    assert "trial 1: the state at step 7 is not stored; training 1 step again, from step 6" in (
         caplog.text
     )
     assert stored_steps(study) == {6, 7, 8}

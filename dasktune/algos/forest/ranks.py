@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dasktune.words import counted
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWeight:
@@ -41,7 +43,7 @@ class ModelWeight:
         rank = "" if self.rank is None else f"rank {self.rank:.2f}, "
         return (
             f"{self.name}: weight {self.weight:.3f}, {rank}complexity {self.complexity:.4g}, "
-            f"priority {priority}, {self.trials:,} trial{'' if self.trials == 1 else 's'}"
+            f"priority {priority}, {counted(self.trials, 'trial')}"
         )
 
     @classmethod

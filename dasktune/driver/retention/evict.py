@@ -43,6 +43,7 @@ from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.database.database import Database
 from dasktune.storage.retention import Retention, State, evictions, size_text
 from dasktune.types import Objective
+from dasktune.words import counted
 
 logger = logging.getLogger(__name__)
 
@@ -498,7 +499,7 @@ class Evictor:
             "budget %s is too small%s: needs about %s (keep=%r); "
             "the store grows beyond it by as little as can be",
             size_text(self.retention.budget),
-            f" for {busy} workers with states of {largest}" if busy else "",
+            f" for {counted(busy, 'worker')} with states of {largest}" if busy else "",
             size_text(self.nbytes + self._headroom),
             str(self.retention.keep),
         )

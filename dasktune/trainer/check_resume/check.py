@@ -35,6 +35,7 @@ from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.generators import is_cuda
 from dasktune.trainer.given import as_trainer
 from dasktune.types import Step
+from dasktune.words import counted
 
 GPU_TOLERANCE = 1e-3
 """Relative difference that is allowed on a GPU without deterministic algorithms."""
@@ -100,7 +101,7 @@ class ResumeReport:
             steps = f"{self.total} steps with a new process after {places}"
         else:
             rest = self.total - self.split
-            steps = f"{self.split} + {rest} steps with a new process in between"
+            steps = f"{self.split} + {counted(rest, 'step')} with a new process in between"
         lines = [
             f"resume check {'passed' if self.ok else 'failed'}: {steps} {verb} {self.total} steps "
             f"in one go, {how}",
@@ -108,7 +109,7 @@ class ResumeReport:
             *(f"not checked: {sentence}" for sentence in self.unchecked),
         ]
         if self.steps:
-            lines.append(f"trained {self.steps} steps")
+            lines.append(f"trained {counted(self.steps, 'step')}")
         return "\n".join(lines)
 
 
