@@ -111,6 +111,8 @@ class StudyResults:
         self.history = History(database, row.id)
         self.options = options
         self._dispatcher: Dispatcher | None = None
+        self._counted: SearchPlan | None = None
+        """The plan that counts the steps of a settled study, until a trial may change."""
         self._known_states: KnownStates | None = None
         self._looked_at = 0.0
         self.is_current = True
@@ -492,6 +494,8 @@ class StudyResults:
         known: no metrics are read, and no state is looked up. Else it is the plan with all of them.
         """
         records = [record for record in self.records.values() if record.was_trained_here]
+        if self._dispatcher is None and self._counted is not None:
+            return self._counted
         if self._dispatcher is not None or any(
             record.asked > record.reached or record.alone is not None for record in records
         ):
@@ -500,6 +504,7 @@ class StudyResults:
         for record in records:
             if last := min(record.steps, record.max_steps):
                 plan.learn(plan.node_at(record.number, last), last, metrics={})
+        self._counted = plan
         return plan
 
     @many_rows()
@@ -562,7 +567,7 @@ class StudyResults:
     def dispatcher(self) -> Dispatcher:
         """Return the dispatcher with all trials registered; it is made when first needed."""
         if self._dispatcher is None:
-            self._looked_at = time.monotonic()
+            self._looked_at, self._counted = time.monotonic(), None
             known_states = KnownStates.open(self.database, self.store, self.row.root)
             options = self.options.with_prefix(uuid4().hex[:16])
 
@@ -601,7 +606,8 @@ class StudyResults:
         Another process may have run the study, or a run of this process broke off.
         """
         if self.history.read_on() or not self.is_current:
-            self._records, self._dispatcher, self.is_current = None, None, True
+            self._records, self._dispatcher, self._counted = None, None, None
+            self.is_current = True
 
     def look_again(self, seconds: float) -> None:
         """Forget a store listing older than `seconds`: other studies may have saved since."""

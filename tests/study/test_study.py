@@ -440,7 +440,9 @@ def test_opened_study_is_as_the_engine_has_it(kind: str, tmp_path: Path, client:
     assert (expected[0]["steps_reused"] > 0) == (kind == "found")
     study.close()
     again = make(tmp_path, trainer, load_if_exists=True)
+    plan = again.results._counted_plan()
     assert (again.summary(), again.results._dispatcher) == (expected[0], None), "no state was read"
+    assert again.results._counted_plan() is plan, "trials stand as before"
     assert again.trials == expected[1]
     assert again.summary() == expected[0]
     again.close()
@@ -503,6 +505,7 @@ def test_optimize_known_tuner_returns_at_once_new_tuner_adds(
     run(study, client)
     study.close()
     again = make(tmp_path, load_if_exists=True)
+    assert again.summary()["trials"] == 3
     again.optimize(dt.algos.Grid(SPACE, max_steps=STEPS), progress=False)  # starts no cluster
     assert steps_counted(tmp_path) == UNIQUE
     assert len(again.trials) == 3
@@ -516,6 +519,9 @@ def test_optimize_known_tuner_returns_at_once_new_tuner_adds(
     )
     assert len(again.trials) == 8
     assert [trial.steps for trial in again.trials] == [6, 6, 6, 8, 8, 8, 3, 3]
+    again.results.look_again(-1.0)
+    with closing(make(tmp_path, load_if_exists=True)) as opened:
+        assert again.summary() == opened.summary()
     again.close()
 
 
