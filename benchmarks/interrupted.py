@@ -6,6 +6,7 @@ what a run on a cluster would have written by then.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,7 @@ from dasktune.graph.events import Event, RunStage, Saved, TrainingEnded
 from dasktune.simulate.jobs import Mishaps
 from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.storage.codec import encode
+from dasktune.storage.database.columns import to_text
 from dasktune.study.additions import recorder_of
 from dasktune.traces.timing import EvenPace
 from dasktune.types import Step
@@ -197,7 +199,8 @@ def next_records(engine: Engine, count: int) -> list[Record]:
         values = {name: item(0) for name, item in engine.trials[number].sequences.items()}
         metrics = {METRIC: loss_of(values, node.stop)}
         outcome = engine.measured(number, node.stop, metrics, 0.0, seconds=1.0)
-        records += [record for record in outcome.records if record["kind"] != "snapshot"]
+        written = (json.loads(to_text(record)) for record in outcome.records)
+        records += [record for record in written if record["kind"] != "snapshot"]
     return records
 
 

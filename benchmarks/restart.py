@@ -191,7 +191,7 @@ def _following(folder: Path, tuner: Tuner, database: str | None) -> list[Any]:
     study = open_study(folder, database)
     engine = study._optimizer.engine()
     begin_tuner(engine, study.results.history.place_of(tuner), {}, 0.0, 0)
-    records: list[Any] = json.loads(json.dumps(next_records(engine, COMPARED)))
+    records = next_records(engine, COMPARED)
     study.close()
     return records
 

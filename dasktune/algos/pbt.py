@@ -384,7 +384,7 @@ class PBT(SampledTuner):
         while (parent := self._members[ancestor].parent) is not None:
             ancestor = parent
         model_rank = self.source.model_rank(ancestor)
-        return replace(self.register(configuration, sequences), model_rank=model_rank)
+        return self.register(configuration, sequences, model_rank=model_rank)
 
     def _explored(self, point: Mapping[str, Value], rng: np.random.Generator) -> Configuration:
         options = self.options

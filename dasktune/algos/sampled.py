@@ -176,6 +176,8 @@ class SampledTuner(Tuner):
         self._queue: deque[object] = deque()
         self._fed: deque[Proposal] = deque()
         self._proposed: list[Proposal] = []
+        self._domains: Mapping[str, Mapping[str, object]] = {}
+        """The domains of the last trial."""
         self.registered = 0
         if self.source.most is not None and self.limits_trials:
             self.trials = min(self.trials, self.source.most)
@@ -256,10 +258,14 @@ class SampledTuner(Tuner):
         check_horizon((configuration,), self.max_steps)
         if self.source.logged:
             self._proposed.append(proposal)
-        return replace(self.register(configuration), model_rank=self.source.model_rank(trial))
+        return self.register(configuration, model_rank=self.source.model_rank(trial))
 
     def register(
-        self, configuration: Configuration, sequences: Sequences | None = None
+        self,
+        configuration: Configuration,
+        sequences: Sequences | None = None,
+        *,
+        model_rank: float | None = None,
     ) -> Register:
         """Return the next trial, of this configuration; `sequences` take the place of its own."""
         self.registered += 1
@@ -269,8 +275,19 @@ class SampledTuner(Tuner):
             max_steps=self.max_steps,
             params=configuration.params,
             point=configuration.point,
-            domains=configuration.domains,
+            domains=self._same_domains(configuration.domains),
+            model_rank=model_rank,
         )
+
+    def _same_domains(
+        self, domains: Mapping[str, Mapping[str, object]]
+    ) -> Mapping[str, Mapping[str, object]]:
+        """Return domains, or those of the last trial if they are the same: trials share them."""
+        last = self._domains
+        is_same = all(last.get(name) is domain for name, domain in domains.items())
+        if not is_same or len(last) != len(domains):
+            self._domains = domains
+        return self._domains
 
     # --------------------------------------------------------------- the protocol of tuners
 

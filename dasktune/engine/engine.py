@@ -24,7 +24,6 @@ from dasktune.algos.stopping import beyond_bounds
 from dasktune.engine.event_log import (
     Record,
     call,
-    describe,
     difference_of,
     recorded_report,
     report_of,
@@ -681,8 +680,7 @@ class Engine:
         if session is None:
             raise InternalError("a record needs a tuner")
         proposals = session.tuner.take_proposals()
-        described = [describe(decision) for decision in decisions]
-        record = {**cause, "place": session.place, "decisions": described}
+        record = {**cause, "place": session.place, "decisions": tuple(decisions)}
         self._records.append({**record, "proposals": proposals} if proposals else record)
         session.since_snapshot += 1
         session.seconds = max(session.seconds, seconds_of(record))
@@ -792,7 +790,7 @@ class Engine:
             sequences=decision.sequences,
             max_steps=decision.max_steps,
             point=decision.point,
-            domains=session.same_domains(decision.domains),
+            domains=decision.domains,
             seed=decision.seed,
             alone=Alone() if self._trains_alone else None,
             needs=decision.needs,

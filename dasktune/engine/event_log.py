@@ -35,7 +35,11 @@ from dasktune.types import (
 from dasktune.words import counted
 
 Record = Mapping[str, Any]
-"""One entry of the event log."""
+"""One entry of the event log.
+
+Those that an engine returns have `Decision` objects in place of their documents: `describe` makes a
+document when it is written, so that those of 100,000 trials never exist at once.
+"""
 
 KINDS = (
     *("tuner", "ask", "tell", "fail", "retry", "widen", "predicted", "time", "clock", "snapshot"),
@@ -80,6 +84,9 @@ def describe(decision: Decision) -> dict[str, object]:
             return {"do": "assess", "model": decision.model}
         case Finish():
             return {"do": "finish", **({"reason": decision.reason} if decision.reason else {})}
+        case _:
+            # In the words of `json`, which asks about all that it cannot write itself.
+            raise TypeError(f"Object of type {type(decision).__name__} is not JSON serializable")
 
 
 def _digest(decision: Register) -> str:

@@ -36,18 +36,6 @@ class Session:
     since_snapshot: int = 0
     seconds: float = 0.0
     """Seconds that the tuner has run, by its records."""
-    domains: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """The domains of the last trial."""
-
-    def same_domains(
-        self, domains: Mapping[str, Mapping[str, object]]
-    ) -> Mapping[str, Mapping[str, object]]:
-        """Return domains, or those of the last trial if they are the same: trials share them."""
-        last = self.domains
-        is_same = all(last.get(name) is domain for name, domain in domains.items())
-        if not is_same or len(last) != len(domains):
-            self.domains = domains
-        return self.domains
 
     def snapshot(self) -> dict[str, object]:
         """Return all of it but the numbers, which the trials themselves say, as JSON."""

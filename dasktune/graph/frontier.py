@@ -43,6 +43,9 @@ RANK_LEVELS = 4
 NO_ERRORS: Mapping[Any, Any] = MappingProxyType({})
 """The errors of a node that never raised: almost every node, so they share it."""
 
+NO_CLASSES: frozenset[str] = frozenset()
+"""The classes that a stage has left if it has left none, as almost every one: they share it."""
+
 NO_LEVEL = -1
 """The rank level of a stage whose model has no rank, and of all where workers are alike."""
 
@@ -158,7 +161,7 @@ class Work:
         self.version = 0
         self.heap: list[Entry] | None = None
         self.backlog: tuple[Group, float] | None = None
-        self.left: frozenset[str] = frozenset()
+        self.left = NO_CLASSES
 
     @property
     def gangs(self) -> frozenset[frozenset[str]]:

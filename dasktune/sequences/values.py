@@ -36,7 +36,7 @@ def plain(value: object) -> Value:
     if type(value) is float:
         if not math.isfinite(value):
             raise ConfigurationError(f"a value must be finite, got {value!r}")
-        return value + 0.0
+        return value or 0.0  # the same object, which a large study has often
     if type(value) is str and not value.isprintable() and any(map(_is_surrogate, value)):
         raise ConfigurationError(f"a value must have no surrogates, got {value!r}")
     if value is None or type(value) is int or type(value) is bool or type(value) is str:

@@ -40,7 +40,7 @@ from dasktune.simulate.pool import Values, offers_of
 from dasktune.simulate.result import Happening
 from dasktune.simulate.sharing import SharedDevice, SharedPace, Together, totals_of
 from dasktune.traces.timing import Overheads, Pace
-from dasktune.types import Sequences, Step
+from dasktune.types import Extend, Sequences, Step
 
 TICK_SECONDS = 1e-6
 """Delay of a tick after its due time, because sums of floats have rounding errors."""
@@ -581,5 +581,5 @@ def _extended(outcome: Outcome) -> Iterator[int]:
     """Yield the trials that the tuner extended; the first tuner's numbers are the study's."""
     for record in outcome.records:
         for decision in record["decisions"]:
-            if decision["do"] == "extend":
-                yield decision["trial"]
+            if isinstance(decision, Extend):
+                yield decision.trial

@@ -190,3 +190,10 @@ def test_any_tuner_can_walk_a_grid() -> None:
         Random(space, trials=5, max_steps=2, sampler="grid")
     with pytest.raises(ConfigurationError, match="unknown sampler 'tpe'; known: grid"):
         Random(space, trials=3, max_steps=2, sampler="tpe")
+
+
+def test_random_trials_share_equal_mappings() -> None:
+    tuner = Random(Space(lr=Float(0.1, 1.0), size=[8, 16]), trials=2, max_steps=4)
+    first, second = (each for each in tuner.ask(1) if isinstance(each, Register))
+    assert first.domains is second.domains
+    assert first.point is first.params

@@ -36,6 +36,7 @@ from dasktune.needs import NO_NEEDS, Needs
 from dasktune.sequences import Constant
 from dasktune.simulate import simulate
 from dasktune.space import Configuration, Float, Space
+from dasktune.storage.database.columns import to_text
 from dasktune.types import (
     Decision,
     Direction,
@@ -141,7 +142,7 @@ class Bench:
         self.now = 0.0
 
     def take(self, outcome: Outcome) -> None:
-        self.log += [json.loads(json.dumps(record)) for record in outcome.records]
+        self.log += [json.loads(to_text(record)) for record in outcome.records]
         self.orders.extend(outcome.orders)
 
     def tell(self, event: Event) -> None:

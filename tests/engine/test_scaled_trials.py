@@ -33,6 +33,7 @@ from dasktune.graph.events import (
 from dasktune.graph.keys import root_key
 from dasktune.needs import Needs
 from dasktune.sequences import Constant, Piecewise
+from dasktune.storage.database.columns import to_text
 from dasktune.types import Decision, Extend, Finish, Objective, Register, Report, Sequences, Step
 
 STEPS = (2, 4, 8)
@@ -124,7 +125,7 @@ class Bench:
         """The learning rate, devices, first and last step of each stage."""
 
     def take(self, outcome: Outcome) -> None:
-        self.log += [json.loads(json.dumps(record)) for record in outcome.records]
+        self.log += [json.loads(to_text(record)) for record in outcome.records]
         self.orders += [order for order in outcome.orders if isinstance(order, RunStage)]
         self.stops += [order.attempt for order in outcome.orders if isinstance(order, StopStage)]
 

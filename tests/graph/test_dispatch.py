@@ -888,15 +888,14 @@ def test_stage_is_last_where_no_registered_trial_goes_on() -> None:
     assert [(run.start, run.stop, run.is_last) for run in runs] == [(0, 2, False), (2, 4, True)]
 
 
-def test_reports_of_one_state_go_to_the_end_of_the_columns() -> None:
+def test_reports_of_one_state_go_to_the_end_of_the_rows() -> None:
     table = Table()
     table.trial(Constant(0.1), 8)
     table.join("w0")
     table.extend(0, 8)
     table.saved(0, 2, at=[1, 2])
     metrics = table.dispatcher.plan.paths[0].leaf.metrics
-    steps, values = metrics._columns
+    rows = metrics._rows
     table.saved(0, 8, at=range(3, 9))
     assert [*metrics] == [*range(1, 9)]
-    assert metrics._columns[0] is steps  # else each report would copy all before it
-    assert metrics._columns[1] is values
+    assert metrics._rows is rows  # else each report would copy all before it

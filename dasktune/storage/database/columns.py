@@ -10,11 +10,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from dasktune.engine.event_log import describe
 from dasktune.errors import CorruptRecordError
 from dasktune.storage.metrics import metrics_from_json, metrics_to_text
 
-to_text = json.JSONEncoder(separators=(",", ":")).encode
-"""Writes JSON as it is stored, NaN and infinities included."""
+to_text = json.JSONEncoder(separators=(",", ":"), default=describe).encode
+"""Writes JSON as it is stored, NaN and infinities included, and decisions as their documents."""
 
 
 class Encoded(str):
