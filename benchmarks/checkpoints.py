@@ -1,4 +1,6 @@
-"""Checkpoints: throughput next to one raw object, torch.save and safetensors; the hold-up.
+"""Checkpoints: throughput next to one raw object, torch.save and safetensors.
+
+`saves.py` measures what training waits for where states are large, and saves next to training.
 
 A large state is that of a ResNet-50 with the momentum of SGD, a small one has 60 tensors in
 1 MB. Everything is measured in turns, and the figures are medians of ratios of neighbours, since
@@ -33,22 +35,21 @@ import torch
 from figures import Figure, main
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
+from saving import stage, write_object
 
 import dasktune as dt
-from dasktune.graph.keys import Chain, encode_at
-from dasktune.sequences import Constant
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.tensors import digest_of
 from dasktune.worker.host import StageHost
-from dasktune.worker.job import Job, StageSpec
+from dasktune.worker.job import Job
 
 SHARE = 0.8
 """Of the throughput of one raw object."""
 
 ROUNDS = {"large": 7, "small": 60}
 OBJECTS = {"large": 12, "small": 3}
-HOLD_UPS = 15
+HOLD_UPS = 150
 STEPS, SHORT_STEPS, STEP_SECONDS = 40, 5, 0.1
 
 State = dict[str, Any]
@@ -63,7 +64,7 @@ def measure(short: bool, url: Path | None) -> list[Figure]:
             for name, state in states.items()
             for figure in throughput(files, name, state, 1 if short else ROUNDS[name])
         ]
-    return [*figures, *hold_ups(states, short), steps_with_checkpoints(short)]
+    return [*figures, hold_up(states["small"], short), steps_with_checkpoints(short)]
 
 
 # ---------------------------------------------------------------------- states
@@ -91,9 +92,9 @@ def resnet_shapes(scale: float) -> Iterator[tuple[str, tuple[int, ...]]]:
     width = [max(1, round(scale * channels)) for channels in (64, 64, 128, 256, 512)]
     yield from layer("stem", width[0], 3, 7, 7)
     before = width[0]
-    for stage, (inner, blocks) in enumerate(zip(width[1:], (3, 4, 6, 3), strict=True)):
+    for layers, (inner, blocks) in enumerate(zip(width[1:], (3, 4, 6, 3), strict=True)):
         for block in range(blocks):
-            name = f"layer{stage}.{block}"
+            name = f"layer{layers}.{block}"
             yield from layer(f"{name}.1", inner, before, 1, 1)
             yield from layer(f"{name}.2", inner, inner, 3, 3)
             yield from layer(f"{name}.3", 4 * inner, inner, 1, 1)
@@ -134,18 +135,10 @@ class Place:
 
     def write(self, name: str, content: bytes) -> None:
         """Write one object so that it is durable."""
-        path = f"{self.root}/{name}"
-        if not self.is_local:
-            self.system.pipe_file(path, content)
-            return
-        with open(path, "wb", buffering=0) as file:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[file.write(rest) :]
-            os.fsync(file.fileno())
-        descriptor = os.open(self.root, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        if self.is_local:
+            write_object(Path(self.root, name), content)
+        else:
+            self.system.pipe_file(f"{self.root}/{name}", content)
 
     def read(self, name: str) -> bytes:
         """Return one object."""
@@ -291,28 +284,10 @@ def seconds(work: Callable[..., object], *arguments: object) -> float:
 # ---------------------------------------------------------------------- hold-up
 
 
-def hold_ups(states: Mapping[str, State], short: bool) -> list[Figure]:
-    """Return the time of the training thread for each checkpoint."""
-    rounds = 1 if short else HOLD_UPS
-    large, plain = states["large"], encode(states["large"]).data
-    memory = encode(large).data
-    pairs = [
-        (seconds(plain.copy), seconds(lambda: encode(large, allocate=lambda _: memory)))
-        for _ in range(rounds)
-    ]
-    fresh = median(seconds(encode, large) for _ in range(rounds))
-    few = [seconds(encode, states["small"]) for _ in range(10 * rounds)]
-    return [
-        Figure(
-            name="large, hold-up over one copy of its memory",
-            value=median(ours for _, ours in pairs) / median(copy for copy, _ in pairs),
-            unit="x",
-            at_most=1.3,
-            note=f"{median(ours for _, ours in pairs) * 1e3:.1f} ms; {fresh * 1e3:.1f} ms the "
-            "first time, into fresh memory",
-        ),
-        Figure(name="small, hold-up", value=median(few) * 1e3, unit="ms", at_most=1.0),
-    ]
+def hold_up(state: State, short: bool) -> Figure:
+    """Return the time of the training thread for a checkpoint of a small state."""
+    held = [seconds(encode, state) for _ in range(1 if short else HOLD_UPS)]
+    return Figure(name="small, hold-up", value=median(held) * 1e3, unit="ms", at_most=1.0)
 
 
 class Sleeping(dt.Trainer):
@@ -359,22 +334,11 @@ def steps_with_checkpoints(short: bool) -> Figure:
 
 def trained(steps: int, saves: tuple[int, ...]) -> float:
     """Return how long a stage takes until its last state is durable."""
-    sequences = {"lr": Constant(0.1)}
-    chain = Chain("aa" * 16).extend(encode_at(sequences, 0), 0)
-    spec = StageSpec(
-        attempt="1-aa",
-        start=0,
-        stop=steps,
-        saves=saves,
-        sequences={name: sequence.to_json() for name, sequence in sequences.items()},
-        chain=(chain.base, chain.values.hex(), chain.length),
-        seed=0,
-    )
     with tempfile.TemporaryDirectory() as folder:
         job = Job(trainer_class=Sleeping, config={}, device="cpu", store=folder, report_every=1)
         host = StageHost(job, lambda messages: None)
         began = time.perf_counter()
-        host.run(spec)
+        host.run(stage(steps, saves))
         host.close(60.0)
         return time.perf_counter() - began
 

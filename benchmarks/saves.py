@@ -27,12 +27,11 @@ from uuid import uuid4
 import numpy as np
 import torch
 from figures import Figure, main
+from saving import stage, write_object
 
 import dasktune as dt
-from dasktune.graph.keys import Chain, encode_at
-from dasktune.sequences import Constant
 from dasktune.worker.host import StageHost
-from dasktune.worker.job import Job, StageSpec
+from dasktune.worker.job import Job
 from dasktune.worker.messages import StageMessage, StateSaved
 
 WORKERS, ROUNDS, STEPS = 2, 5, 10
@@ -124,32 +123,14 @@ class Objects:
         self._thread.shutdown()
         return self.times
 
-    def _write(self, folder: Path, rest: memoryview, began: float) -> None:
-        path = folder / uuid4().hex
-        with path.with_suffix(".new").open("wb", buffering=0) as file:
-            while rest:
-                rest = rest[file.write(rest) :]
-            os.fsync(file.fileno())
-        path.with_suffix(".new").rename(path)
-        descriptor = os.open(folder, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+    def _write(self, folder: Path, content: memoryview, began: float) -> None:
+        write_object(folder / uuid4().hex, content)
         self.times.latencies.append(time.monotonic() - began)
 
 
 def run(way: str, folder: str, steps: int, nbytes: int, products: int) -> Times:
     """Train one stage in one way until all is durable."""
-    sequences = {"lr": Constant(0.1)}
-    chain = Chain(uuid4().hex).extend(encode_at(sequences, 0), 0)
-    spec = StageSpec(
-        attempt="1-aa",
-        start=0,
-        stop=steps,
-        saves=tuple(range(1, steps)) if way == "saves" else (),
-        sequences={name: sequence.to_json() for name, sequence in sequences.items()},
-        chain=(chain.base, chain.values.hex(), chain.length),
-        seed=0,
-    )
+    spec = stage(steps, range(1, steps) if way == "saves" else ())
     messages: list[StageMessage] = []
     config = {"way": way, "folder": folder, "nbytes": nbytes, "products": products}
     job = Job(trainer_class=Large, config=config, device="cpu", store=folder, report_every=1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +21,7 @@ from pathlib import Path
 from figures import Figure, main
 
 import dasktune as dt
+from dasktune.results.trial_paths import keys_of
 from dasktune.sequences import Constant, MultiStep, Piecewise, Warmup
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -128,19 +129,14 @@ def _run(epochs: int) -> list[Span]:
 
 
 def _spans(study: dt.Study) -> list[Span]:
-    """Return the stages of a study in time; a stage is known by the values up to its end."""
-    records = study.results.records
-
-    def values(trial: int, stop: int) -> tuple[object, ...]:
-        sequences: Mapping[str, dt.sequences.Sequence] = records[trial].sequences
-        return tuple(tuple(map(sequence, range(stop))) for sequence in sequences.values())
-
+    """Return the stages of a study in time."""
     stages = [stage for stage in study.stages() if stage.started and stage.ended]
     first = min(stage.started for stage in stages)
-    ended = {values(stage.trials[0], stage.stop): stage.ended for stage in stages}
+    ended = {stage.key: stage.ended for stage in stages}
     spans = []
     for stage in stages:
-        before = ended[values(stage.trials[0], stage.start)] if stage.start else first
+        begin = next(keys_of(study.plan, stage.trials[0], [stage.start]), None)  # None at a root
+        before = first if begin is None else ended[begin[1]]
         ready = min(before, stage.started)  # the clocks of two processes differ a little
         spans.append(Span(ready=ready, began=stage.started, ended=stage.ended))
     return spans
