@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
@@ -66,9 +67,22 @@ REPLACED = "DASKTUNE_FORK_REPLACED"
 _STARTED: dict[str, str] = {}
 """All variables of the server that this process has started; empty if none was."""
 
+
+def _begin_forked() -> None:
+    """Leave behind what belongs to the parent process, after a fork of a driver.
+
+    Python waits for the server as for a child: of a forked process the server is no child. The
+    thread in which Dask packs large messages has stayed in the parent, and its pool starts no
+    other: every study of the forked process would wait for a first message for ever.
+    """
+    _STARTED.clear()
+    dask_utils: Any = sys.modules.get("distributed.utils")
+    if hasattr(dask_utils, "_offload_executor"):
+        dask_utils._offload_executor = ThreadPoolExecutor(1, thread_name_prefix="Dask-Offload")
+
+
 if hasattr(os, "register_at_fork"):
-    # Python waits for the server as for a child: of a forked process the server is no child.
-    os.register_at_fork(after_in_child=_STARTED.clear)
+    os.register_at_fork(after_in_child=_begin_forked)
 
 
 def start() -> None:

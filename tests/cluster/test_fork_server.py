@@ -17,6 +17,7 @@ SCRIPT = """
 import atexit, json, os, signal, sys
 from pathlib import Path
 import numpy as np
+from distributed import utils
 from dasktune.cluster import fork_server
 from dasktune.cluster.local import local_client
 
@@ -32,8 +33,9 @@ def describe(folder):
 
 if __name__ == "__main__":
     fork_server.start()
+    utils._offload_executor.submit(int).result()  # as for each large message
     if not (child := os.fork()):
-        os._exit(fork_server.serves({}))
+        os._exit(fork_server.serves({}) or utils._offload_executor.submit(int).result(30))
     with local_client(2) as client:
         workers = list(client.run(describe, os.path.dirname(__file__)).values())
     served_child = os.waitpid(child, 0)[1]
