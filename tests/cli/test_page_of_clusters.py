@@ -65,7 +65,7 @@ class Net(dt.TorchTrainer):
 
 def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     names: dict[str, Any] = {"Digits": Digits, "Net": Net, "dt": dt}
     for number, block in enumerate(python_blocks("clusters.md")):
         # Each with trials of its own, or there is nothing left to do.

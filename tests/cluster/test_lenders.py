@@ -220,7 +220,7 @@ def test_save_point_in_a_gang_is_as_a_planned_border(tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     hp = {"gate": str(gate.path), "lr": 0.05}
     leaving = {**hp, "lr": Piecewise([0.05, 0.01], boundaries=[3])}
-    with gang_of(Turning, tmp_path / "split", 3) as gang, gate:
+    with gang_of(Turning, tmp_path / "split", 2) as gang, gate:
         spec = lent(0, 4, *gang.lenders, **hp)
         receipt = gang.begin(replace(spec, saves=(1,)))
         split = [gang.next(StateSaved)]  # it is held in its second step
@@ -231,7 +231,7 @@ def test_save_point_in_a_gang_is_as_a_planned_border(tmp_path: Path) -> None:
         gang.run(lent(3, 4, *gang.lenders, **leaving))
         split.append(gang.next(StateSaved))
     planned = []
-    with gang_of(Turning, tmp_path / "planned", 3) as gang:
+    with gang_of(Turning, tmp_path / "planned", 2) as gang:
         for start, stop in ((0, 1), (1, 3), (3, 4)):
             gang.run(lent(start, stop, *gang.lenders, **hp))
             planned.append(gang.next(StateSaved))

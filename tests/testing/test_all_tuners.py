@@ -389,14 +389,14 @@ class TestASHAByBranching(CostlyConformance):
 
     def make(self, seed: int) -> Tuner:
         arguments: dict[str, Any] = {"max_steps": 9, "min_steps": 1, "eta": 3}
-        return ASHA(SPACE, trials=18, seed=seed, sampler=branching(), **arguments)
+        return ASHA(SPACE, trials=13, seed=seed, sampler=branching(), **arguments)
 
 
 class TestPOPByBranching(CostlyConformance):
     ranks = False
 
     def make(self, seed: int) -> Tuner:
-        return pop(seed, ends_poor=False, window=2, sampler=branching())
+        return pop(seed, trials=5, ends_poor=False, window=2, sampler=branching())
 
 
 class TestPBTByBranching(CostlyConformance):
@@ -410,4 +410,4 @@ class TestFreezeThaw(CostlyConformance):
     promotes = True
 
     def make(self, seed: int) -> Tuner:
-        return FreezeThaw(SPACE, budget=40, max_steps=9, seed=seed)
+        return FreezeThaw(SPACE, budget=24, max_steps=9, seed=seed)
