@@ -21,6 +21,7 @@ import io
 import multiprocessing
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -117,31 +118,81 @@ def run_forked(
     forks
         Whether `subprocess.run` in the program forks interpreters, too.
     """
-    arguments = list(map(str, command[1:]))
-    with tempfile.TemporaryDirectory() as folder:
-        streams = [Path(folder, name) for name in ("in", "out", "err")]
-        for path, content in zip(streams, (input, b"", b""), strict=True):
-            path.write_bytes(content)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(LIBRARIES)
-        process = context.Process(
-            target=_work,
-            args=(arguments, list(map(str, streams)), cwd and str(cwd), env and dict(env), forks),
-        )
-        process.start()
-        process.join(timeout)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-            raise subprocess.TimeoutExpired(arguments, timeout, *_outputs(streams, text))
-        done = subprocess.CompletedProcess(arguments, process.exitcode, *_outputs(streams, text))
+    process = Forked(command, input=input, cwd=cwd, env=env, text=text, forks=forks)
+    try:
+        output = process.communicate(timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    done = subprocess.CompletedProcess(process.args, process.returncode, *output)
     if check:
         done.check_returncode()
     return done
 
 
-def _outputs(streams: Sequence[Path], text: bool) -> list[Any]:
-    return [path.read_text() if text else path.read_bytes() for path in streams[1:]]
+class Forked:
+    """A Python program in a forked process, with the arguments of `run_forked`.
+
+    Its members are those of `subprocess.Popen`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | os.PathLike[str]],
+        *,
+        input: bytes = b"",
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        text: bool = False,
+        forks: bool = False,
+    ) -> None:
+        self.args = list(map(str, command))
+        self._text = text
+        self._folder = Path(tempfile.mkdtemp())
+        streams = [self._folder / name for name in ("in", "out", "err")]
+        for path, content in zip(streams, (input, b"", b""), strict=True):
+            path.write_bytes(content)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(LIBRARIES)
+        where = (cwd and str(cwd), env and dict(env))
+        self._process = context.Process(
+            target=_work, args=(self.args[1:], list(map(str, streams)), *where, forks)
+        )
+        self._process.start()
+        self._output: tuple[Any, Any] | None = None
+
+    @property
+    def returncode(self) -> int:
+        """The exit code of a process that has ended."""
+        code = self._process.exitcode
+        if code is None:
+            raise RuntimeError(f"{self.args} must have ended")
+        return code
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while the process runs."""
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        """End the process."""
+        self._process.kill()
+
+    def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
+        """Wait until the process has ended; return what it wrote to its two streams."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0, *self._written())
+        if self._output is None:
+            self._output = self._written()
+            shutil.rmtree(self._folder)
+        return self._output
+
+    def _written(self) -> tuple[Any, Any]:
+        out, err = (self._folder / name for name in ("out", "err"))
+        if self._text:
+            return out.read_text(), err.read_text()
+        return out.read_bytes(), err.read_bytes()
 
 
 def _work(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import run_forked
 
 pytestmark = pytest.mark.process
 
@@ -42,9 +43,7 @@ def run(folder: Path, *arguments: str, ci: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     root = str(Path(__file__).parents[1])
     environment = {"PATH": str(folder), "CI": ci, "HOME": str(folder), "PYTHONPATH": root}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_forked(command, cwd=folder, env=environment, text=True)
     return done.returncode, done.stdout
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -25,6 +24,7 @@ from dasktune.errors import ClusterError, ConfigurationError, TrainerError
 from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.study.study import Study
+from tests.forked import run_forked
 from tests.holding import Gate, pass_gate, stop_order, wait_until
 
 STEPS = 8
@@ -420,13 +420,12 @@ def test_the_same_command_goes_on_after_the_driver_died(tmp_path: Path) -> None:
     script.write_text(DRIVER.format(here=str(Path(__file__).parent), folder=str(tmp_path)))
     command = [sys.executable, str(script)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    options: dict[str, Any] = {"capture_output": True, "timeout": 100, "env": environment}
-    died = subprocess.run(command, check=False, **options)
+    died = run_forked(command, env=environment)
     assert died.returncode == 7, died.stderr
     store = dt.CheckpointStore(str(tmp_path))
     durable = [store.load(key)[0] for key in list(store.keys())]
     assert durable
-    subprocess.run(command, check=True, **options)
+    run_forked(command, env=environment, check=True)
     counts = trained(tmp_path)
     assert len(counts) == UNIQUE
     for state in durable:

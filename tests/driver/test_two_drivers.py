@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import pytest
 from dasktune.algos import Grid
 from dasktune.algos.base import known_configurations
 from dasktune.sequences import Sequence
+from tests.forked import Forked
 from tests.holding import Gate, wait_until
 
 from .driver_process import follow, space
@@ -34,10 +34,10 @@ class Drivers:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.running: list[subprocess.Popen[str]] = []
+        self.running: list[Forked] = []
         self._gates: dict[str, Gate] = {}
 
-    def start(self, name: str, gammas: list[float], **more: object) -> subprocess.Popen[str]:
+    def start(self, name: str, gammas: list[float], **more: object) -> Forked:
         options = {
             "name": name,
             "gammas": gammas,
@@ -53,11 +53,9 @@ class Drivers:
             **more,
         }
         self.running.append(
-            subprocess.Popen(
+            Forked(
                 [sys.executable, "-m", "tests.driver.driver_process", json.dumps(options)],
                 cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
                 text=True,
             )
         )
@@ -94,7 +92,7 @@ def drivers(tmp_path: Path) -> Iterator[Drivers]:
         driver.communicate()
 
 
-def result_of(driver: subprocess.Popen[str]) -> dict[str, Any]:
+def result_of(driver: Forked) -> dict[str, Any]:
     out, errors = driver.communicate(timeout=120)
     assert driver.returncode == 0, errors
     document: dict[str, Any] = json.loads(out)

@@ -11,6 +11,7 @@ import dasktune as dt
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import MultiStep
 from dasktune.trainer.lifecycle import run_alone
+from tests.forked import fork_for_resume_checks
 from tests.integrations.exact import assert_merges, assert_resumes
 
 torch = pytest.importorskip("torch")
@@ -73,7 +74,10 @@ def changing(run: Any) -> None:
         run.report(loss=loss)
 
 
-def test_the_check_passes_and_looks_into_a_prepared_loader() -> None:
+def test_the_check_passes_and_looks_into_a_prepared_loader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fork_for_resume_checks(monkeypatch)
     report = dt.check_resume(changing, {"lr": 0.05}, split=1, total=3)
     assert report.ok, report.differences
 

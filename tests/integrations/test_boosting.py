@@ -14,6 +14,7 @@ from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, Exponential, Piecewise
 from dasktune.trainer import run_alone
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
+from tests.forked import fork_for_resume_checks
 from tests.integrations.exact import assert_resumes
 
 GENERATOR = np.random.default_rng(0)
@@ -205,7 +206,8 @@ def test_without_sampling_it_is_the_booster_of_lightgbm_train() -> None:
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_check_resume_passes(kind: str) -> None:
+def test_check_resume_passes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_for_resume_checks(monkeypatch)
     trainer = trainer_of(kind, early_stopping_rounds=1)
     hp = {"learning_rate": Piecewise([0.3, 0.1], boundaries=[2])}
     report = dt.check_resume(trainer, hp, split=1, total=3)

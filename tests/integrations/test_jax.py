@@ -14,6 +14,7 @@ from dasktune.errors import ConfigurationError, StateError
 from dasktune.integrations.jax import JaxTrainer, Trees
 from dasktune.sequences import MultiStep
 from dasktune.trainer import run_alone
+from tests.forked import fork_for_resume_checks
 from tests.integrations.exact import assert_resumes
 from tests.integrations.test_boosting_examples import imported
 
@@ -22,6 +23,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "jax_decay.py"
 
 
 def test_the_example_resumes_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_for_resume_checks(monkeypatch)
     module = imported(EXAMPLE, monkeypatch)
     hp = {"lr": MultiStep(0.01, milestones=[2], gamma=0.1)}
     report = dt.check_resume(module.Digits, hp, split=1, total=3)
@@ -80,7 +82,8 @@ class Kinds(JaxTrainer):
         return {"total": float(total + self.model.kernel[...].sum() + self.params[3])}
 
 
-def test_leaves_of_all_kinds_resume_exactly() -> None:
+def test_leaves_of_all_kinds_resume_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_for_resume_checks(monkeypatch)
     report = dt.check_resume(Kinds, {"lr": 0.1}, split=1, total=3)
     assert report.ok, report.differences
 

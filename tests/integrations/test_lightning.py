@@ -17,6 +17,7 @@ from dasktune.sequences import Cosine, Exponential, MultiStep, Piecewise
 from dasktune.trainer.check_resume.check import check_resume
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.lifecycle import run_alone
+from tests.forked import fork_for_resume_checks
 from tests.integrations.exact import assert_resumes, single_thread
 
 torch = pytest.importorskip("torch")
@@ -345,6 +346,9 @@ def test_options_with_files_are_known_in_each_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_options_with_files_pass_the_resume_check(tmp_path: Path) -> None:
+def test_options_with_files_pass_the_resume_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork_for_resume_checks(monkeypatch)
     report = check_resume(with_files(tmp_path), {"lr": MultiStep(0.05, [2], 0.1)}, total=4)
     assert report.ok, str(report)
