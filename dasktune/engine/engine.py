@@ -450,7 +450,9 @@ class Engine:
             return
         clock = self._now_of(session, report, now)
         scored = report_of(trial.local, report.step, report.metrics, self.objective, clock)
-        self._reports.append(replace(scored, trial=trial.number))
+        self._reports.append(
+            scored if trial.local == trial.number else replace(scored, trial=trial.number)
+        )
         self.reports_told += 1
         if is_retrained:
             self._end_retraining(session, trial, scored, metrics=dict(report.metrics))

@@ -103,7 +103,7 @@ def without_devices(sequences: Mapping[str, Function]) -> dict[str, Function]:
 
 def values_at(sequences: Sequences, step: Step) -> dict[str, Value]:
     """Return the hyper-parameters at a step, without the number of devices."""
-    return {name: function(step) for name, function in without_devices(sequences).items()}
+    return {name: function(step) for name, function in sequences.items() if name != DEVICES}
 
 
 def devices_of(sequences: Sequences) -> ValueFunction:

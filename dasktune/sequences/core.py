@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import ClassVar
 
 from dasktune.errors import ConfigurationError, shown
@@ -298,6 +299,11 @@ class Constant(Sequence):
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", plain(self.value))
 
+    def __call__(self, step: Step) -> Value:
+        """Return the value, which was checked when it was given."""
+        self._checked(step)
+        return self.value
+
     def formula(self, step: Step) -> Value:
         """Return the value."""
         return self.value
@@ -547,4 +553,12 @@ def as_sequence(value: object) -> Sequence:
     >>> as_sequence(64)
     Constant(64)
     """
-    return value if isinstance(value, Sequence) else Constant(plain(value))
+    if isinstance(value, Sequence):
+        return value
+    return Constant(value) if type(value) is float else _same_constant(plain(value))
+
+
+@lru_cache(maxsize=1000, typed=True)
+def _same_constant(value: Value) -> Constant:
+    """Return the constant of a value as it was made first: trials share few options."""
+    return Constant(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Final
 
@@ -281,7 +281,12 @@ class Space:
         point, params = recorder.point, configuration.params
         if _is_same(point, params):
             params = point  # most points are plain values, and a large study has many
-        return replace(configuration, params=params, point=point, domains=recorder.domains)
+        return Configuration(
+            params=params,
+            sequences=configuration.sequences,
+            point=point,
+            domains=recorder.domains,
+        )
 
     def chosen(self, chooser: Chooser, prefix: str = "") -> Configuration:
         """Return the chosen configuration without its point, as part of a larger space."""
