@@ -1,6 +1,8 @@
-"""Words of messages: amounts with their nouns."""
+"""Words of messages: amounts with their nouns, and lists."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 def counted(amount: float, noun: str) -> str:
@@ -13,3 +15,15 @@ def counted(amount: float, noun: str) -> str:
     """
     ending = "" if amount == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s"
     return f"{amount:,.1f}".removesuffix(".0") + f" {noun}{ending}"
+
+
+def listed(items: Iterable[object]) -> str:
+    """Return items in a row, the last after "and".
+
+    Examples
+    --------
+    >>> listed([2]), listed([2, 3]), listed([2, 3, 5])
+    ('2', '2 and 3', '2, 3 and 5')
+    """
+    *others, last = map(str, items)
+    return f"{', '.join(others)} and {last}" if others else last

@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
     (
         ("lazy", "packages whose names are imported on first use"),
         ("errors", "one error class for each reaction of the caller"),
-        ("words", "words of messages: amounts with their nouns"),
+        ("words", "words of messages: amounts with their nouns, and lists"),
         ("needs", "what a stage asks of its worker, and what workers have"),
         ("types", "the nouns that all parts share: steps, reports, decisions, objectives"),
     ),

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 from dasktune.space import Configuration
 from dasktune.types import Step
+from dasktune.words import listed
 
 _MOST_LISTED = 3
 _FURTHEST: Step = 2**63
@@ -47,4 +48,4 @@ def _listed(steps: list[Step]) -> str:
         return f"step {steps[0]:,}"
     if len(steps) > _MOST_LISTED:
         return f"steps from {steps[0]:,} to {steps[-1]:,}"
-    return f"steps {', '.join(f'{step:,}' for step in steps[:-1])} and {steps[-1]:,}"
+    return f"steps {listed(f'{step:,}' for step in steps)}"

@@ -35,7 +35,7 @@ from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.generators import is_cuda
 from dasktune.trainer.given import as_trainer
 from dasktune.types import Step
-from dasktune.words import counted
+from dasktune.words import counted, listed
 
 GPU_TOLERANCE = 1e-3
 """Relative difference that is allowed on a GPU without deterministic algorithms."""
@@ -97,8 +97,7 @@ class ResumeReport:
         how = "bit for bit" if not self.tolerance else f"within {self.tolerance:g} (relative)"
         verb = "are" if self.ok else "are not"
         if len(self.splits) > 1:
-            places = f"{', '.join(map(str, self.splits[:-1]))} and {self.splits[-1]}"
-            steps = f"{self.total} steps with a new process after {places}"
+            steps = f"{self.total} steps with a new process after {listed(self.splits)}"
         else:
             rest = self.total - self.split
             steps = f"{self.split} + {counted(rest, 'step')} with a new process in between"
@@ -330,7 +329,8 @@ def _findings(
 def _unchecked(plan: CheckPlan, whole: Mapping[str, Any], rest: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a check did not reach."""
     if missing := _missing(plan, rest):
-        yield f"resuming after step {' and '.join(map(str, missing))}, for want of time"
+        step = "step" if len(missing) == 1 else "steps"
+        yield f"resuming after {step} {listed(missing)}, for want of time"
     if "quiet" not in rest:
         yield "training without evaluating, for want of time"
     if plan.change is None or plan.change > whole["reached"]:

@@ -579,12 +579,12 @@ def test_time_that_is_over_is_said():
     limit = CheckLimit(seconds=0.0, free=7)
     report = check(Descent, split=None, total=None, limit=limit)
     assert (report.splits, report.total, report.steps) == ((2,), 3, 5)
-    assert report.unchecked[0] == "resuming after step 3 and 5, for want of time"
+    assert report.unchecked[0] == "resuming after steps 3 and 5, for want of time"
     assert (report.ok, report.is_cut_short) == (True, True)
     assert not check(Descent, split=None, total=None).is_cut_short
     none = check(Descent, split=None, total=None, limit=CheckLimit(seconds=0.0))
     assert (none.steps, none.splits, none.is_empty) == (0, (), True)
-    assert str(none).startswith("resume check not done: resuming after step 2 and 3 and 5")
+    assert str(none).startswith("resume check not done: resuming after steps 2, 3 and 5")
 
 
 class Timed(Descent):
