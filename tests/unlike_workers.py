@@ -1,4 +1,8 @@
-"""Real Dask clusters on loopback whose workers are unlike."""
+"""Real Dask clusters on loopback whose workers are unlike.
+
+A run waits for the first answer of all workers, however slow the machine is: else it would begin
+with those of some kinds alone.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from distributed import Client, Nanny, Scheduler, SpecCluster, Worker
+
+from tests.holding import PATIENCE
 
 
 @contextmanager
@@ -29,6 +36,7 @@ def unlike_processes(*environments: Mapping[str, str]) -> Iterator[Client]:
 def _client(kind: type, options: list[dict[str, Any]]) -> Iterator[Client]:
     common = {"host": "127.0.0.1", "memory_limit": 0, "dashboard_address": "127.0.0.1:0"}
     with (
+        pytest.MonkeyPatch.context() as patch,
         SpecCluster(
             scheduler={
                 "cls": Scheduler,
@@ -41,4 +49,5 @@ def _client(kind: type, options: list[dict[str, Any]]) -> Iterator[Client]:
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
+        patch.setattr("dasktune.cluster.workers.PROBE_SECONDS", PATIENCE)
         yield client
