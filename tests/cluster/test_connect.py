@@ -144,7 +144,11 @@ def test_a_scheduler_without_encryption_is_named(files: dict[str, Path]) -> None
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("scheme", ["tcp", "tls"])
-def test_an_http_server_is_named(scheme: str, files: dict[str, Path]) -> None:
+def test_an_http_server_is_named(
+    scheme: str, files: dict[str, Path], request: pytest.FixtureRequest
+) -> None:
+    if scheme == "tcp":
+        request.getfixturevalue("answered")
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

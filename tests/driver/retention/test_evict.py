@@ -6,7 +6,6 @@ import logging
 import multiprocessing
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
@@ -57,6 +56,7 @@ from dasktune.storage.database.database import Database
 from dasktune.storage.retention import Keep, Retention
 from dasktune.traces.timing import EvenPace
 from dasktune.types import Objective, Step, TrialState
+from tests.holding import wait_until
 from tests.storage.power_cut import AtOnce
 from tests.torture.threads import QueuedJobs
 
@@ -818,11 +818,3 @@ def settle(evictor: Evictor) -> None:
     """Wait until an evictor has received the due listing and the results of its removals."""
     evictor.turn()
     wait_until(lambda: evictor.turn() is not None and not evictor.is_busy)
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait for something that a thread does."""
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come"
-        threading.Event().wait(0.005)
