@@ -313,7 +313,7 @@ def test_two_metrics_are_shown_as_what_they_are(folder: Folder) -> None:
     (folder.path / "two.py").write_text(TWO)
     done = folder.command("run", "two.py", "--workers", "2", "--no-report")
     assert done.returncode == 0, done.stderr
-    assert "1 trials that no other beats in loss and rate:" in done.stdout
+    assert "1 trial that no other beats in loss and rate:" in done.stdout
     found = json.loads(folder.command("run", "two.py", "--no-report", "--json").stdout)
     assert (found["metric"], found["best"]) == (["loss", "rate"], None)
     assert [one["number"] for one in found["best_trials"]] == [2]

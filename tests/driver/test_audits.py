@@ -45,6 +45,7 @@ from dasktune.worker.audit import AuditRun
 from dasktune.worker.job import AuditSpec
 from dasktune.worker.messages import AuditEnded, StageEnded, StateSaved, to_wire
 from tests.forked import run_forked
+from tests.holding import PATIENCE
 from tests.toy_trainers import Adding
 
 STEPS = 20
@@ -262,7 +263,7 @@ def test_leases_are_released_while_the_end_waits_for_audits(
     looked_after = []
 
     def hold(audit: AuditRun) -> AuditEnded:
-        looked_after.append(was_looked_after.wait(10))
+        looked_after.append(was_looked_after.wait(PATIENCE))
         return train(audit)
 
     def begin_at_the_end(running: Audits, *given: Any, is_last: bool = False) -> bool:

@@ -146,7 +146,7 @@ def steps_counted(path: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["one_worker", "four_workers"])
 @settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

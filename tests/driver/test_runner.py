@@ -128,7 +128,7 @@ def test_two_studies_share_a_client(tmp_path: Path, four_workers: Client) -> Non
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     for study in studies:
         assert [trial.state.value for trial in study.trials] == ["COMPLETE"] * 3
     assert heard, "the user's own handler is still there"
@@ -185,7 +185,7 @@ class InBackground:
 def test_run_names_a_scheduler_that_stays_away(tmp_path: Path) -> None:
     port = free_port()
     with scheduler_and_worker(port) as (scheduler, _):
-        client = Client(f"tcp://127.0.0.1:{port}", timeout=30)
+        client = Client(f"tcp://127.0.0.1:{port}", timeout=PATIENCE)
         running = InBackground(tmp_path, client, dt.Timeouts(scheduler_seconds=1))
         scheduler.kill()
         running.join()
@@ -219,7 +219,7 @@ def test_run_stops_while_it_waits_for_a_lost_scheduler(tmp_path: Path) -> None:
     logger = logging.getLogger("dasktune.driver.connection")
     logger.addHandler(lost)
     with scheduler_and_worker(port) as (scheduler, _):
-        client = Client(f"tcp://127.0.0.1:{port}", timeout=30)
+        client = Client(f"tcp://127.0.0.1:{port}", timeout=PATIENCE)
         running = InBackground(tmp_path, client, dt.Timeouts(scheduler_seconds=10 * PATIENCE))
         scheduler.kill()
         lost.wait()
@@ -235,7 +235,7 @@ def test_run_stops_while_it_waits_for_a_lost_scheduler(tmp_path: Path) -> None:
 def test_a_run_goes_on_with_a_scheduler_that_comes_back(tmp_path: Path) -> None:
     port = free_port()
     with scheduler_and_worker(port) as processes:
-        client = Client(f"tcp://127.0.0.1:{port}", timeout=30)
+        client = Client(f"tcp://127.0.0.1:{port}", timeout=PATIENCE)
         running = InBackground(tmp_path, client, dt.Timeouts())
         for process in processes:
             process.kill()

@@ -12,7 +12,7 @@ from dasktune.graph.events import Event, RunStage, Tick, TrainingEnded, WorkerLo
 from dasktune.graph.plan import Node
 from dasktune.sequences import Sequence
 from dasktune.types import Sequences, Step
-from tests.graph.test_machine import HORIZON, DispatcherMachine, Worker
+from tests.graph.test_machine import HORIZON, OF_VARIANTS, DispatcherMachine, Worker
 
 MOST = 3
 """Most workers of one stage."""
@@ -164,7 +164,7 @@ class GangMachine(DispatcherMachine):
         return super().go_on() or any(broken)
 
 
-GangMachine.TestCase.settings = DispatcherMachine.TestCase.settings
+GangMachine.TestCase.settings = OF_VARIANTS
 TestDispatcherOfGangs = GangMachine.TestCase
 
 
@@ -187,7 +187,7 @@ class GangsOfClassesMachine(GangMachine):
         """Not checked: a length is in seconds here, as far as speeds are known."""
 
 
-GangsOfClassesMachine.TestCase.settings = DispatcherMachine.TestCase.settings
+GangsOfClassesMachine.TestCase.settings = OF_VARIANTS
 TestDispatcherOfGangsOfClasses = GangsOfClassesMachine.TestCase
 
 
@@ -209,5 +209,5 @@ class GangsOfGpusMachine(GangMachine):
         super().teardown()
 
 
-GangsOfGpusMachine.TestCase.settings = DispatcherMachine.TestCase.settings
+GangsOfGpusMachine.TestCase.settings = OF_VARIANTS
 TestDispatcherOfGangsOfGpus = GangsOfGpusMachine.TestCase

@@ -884,5 +884,8 @@ class ClassesMachine(DispatcherMachine):
         """Not checked: a length is in seconds here, as far as speeds are known."""
 
 
-ClassesMachine.TestCase.settings = DispatcherMachine.TestCase.settings
+OF_VARIANTS = settings(DispatcherMachine.TestCase.settings, max_examples=examples(60))
+"""Machines that change a part of the dispatcher's: each tries the rest as well."""
+
+ClassesMachine.TestCase.settings = OF_VARIANTS
 TestDispatcherOfClasses = ClassesMachine.TestCase
