@@ -138,7 +138,7 @@ def test_schedule_of_population_runs_again_as_one_trial(
     tmp_path: Path, four_workers: Client
 ) -> None:
     study = make(tmp_path / "one")
-    tuner = dt.algos.PBT(dt.Space(lr=RATE), population=5, max_steps=12, every=3)
+    tuner = dt.algos.PBT(dt.Space(lr=RATE), population=8, max_steps=24, every=3)
     study.optimize(tuner, client=four_workers)
     children = [one for one in study.trials if len(one.sequences["lr"].leaves()) > 1]  # type: ignore[attr-defined]
     child = max(children, key=lambda one: one.steps)
