@@ -12,9 +12,13 @@ def counted(amount: float, noun: str) -> str:
     --------
     >>> counted(1, "trial"), counted(1200, "step"), counted(2, "branch"), counted(7.5, "step")
     ('1 trial', '1,200 steps', '2 branches', '7.5 steps')
+    >>> counted(1.04, "step")
+    '1 step'
     """
-    ending = "" if amount == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s"
-    return f"{amount:,.1f}".removesuffix(".0") + f" {noun}{ending}"
+    # Integers have no limit, as the size of a space; floats have one.
+    text = f"{amount:,}" if isinstance(amount, int) else f"{amount:,.1f}".removesuffix(".0")
+    ending = "" if text == "1" else "es" if noun.endswith(("ch", "s", "x")) else "s"
+    return f"{text} {noun}{ending}"
 
 
 def listed(items: Iterable[object]) -> str:

@@ -88,6 +88,7 @@ def as_json(study: Study, trials: Sequence[Trial], report: Path | None) -> dict[
         "best_trials": list(map(trial_json, study.best_trials)),
         "limit": study.limit,
         "ending": study.ending or None,
+        "had_ended": study.had_ended,
         "failed": [{"number": trial.number, "error": last_line(trial)} for trial in failed(trials)],
         "transfers": list(map(asdict, study.transfers)),
         "summary": dict(study.summary()),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 
-_PLACE = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+), in .*\n(?P<code>.*)$', re.M)
+_PLACE = re.compile(
+    r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+), in .*(?:\n(?! *File ")(?P<code> .*))?$', re.M
+)
+"""A frame of a traceback; the code is missing where its file cannot be read, as that of a notebook.
+"""
 _FOREIGN = (
     "-packages/",
     "/lib/python",
@@ -60,6 +64,8 @@ def user_line(traceback: str) -> str:
     --------
     >>> user_line('  File "/home/me/tune.py", line 3, in build\n    hp["lr"]\nKeyError: 1')
     'tune.py:3: hp["lr"]'
+    >>> user_line('  File "/tmp/123.py", line 3, in build\n  File "/lib/python/re.py", line 9, in')
+    '123.py:3'
     """
     own_lines = [
         match
@@ -70,4 +76,5 @@ def user_line(traceback: str) -> str:
         return ""
     last = own_lines[-1]
     file = re.split(r"[/\\]", last["file"])[-1]
-    return f"{file}:{last['line']}: {last['code'].strip()}"
+    place = f"{file}:{last['line']}"
+    return f"{place}: {last['code'].strip()}" if last["code"] else place

@@ -117,14 +117,16 @@ class Measured(Mapping[Step, Metrics]):
         return repr(dict(self))
 
     def __getitem__(self, step: Step) -> Metrics:
-        rows, at = self._rows, self._place_of(step)
+        rows = self._rows
+        at = self._place_of(rows, step)
         if at < len(rows) and rows[at] == step:
             values = rows[at + 1 : at + 1 + len(self._names)]
             return dict(zip(self._names, values, strict=True))
         return self._others[step]
 
     def __contains__(self, step: object) -> bool:
-        rows, at = self._rows, self._place_of(cast(Step, step))
+        rows = self._rows
+        at = self._place_of(rows, cast(Step, step))
         return (at < len(rows) and rows[at] == step) or step in self._others
 
     def __iter__(self) -> Iterator[Step]:
@@ -144,9 +146,9 @@ class Measured(Mapping[Step, Metrics]):
     def _width(self) -> int:
         return 1 + len(self._names)
 
-    def _place_of(self, step: Step) -> int:
+    def _place_of(self, rows: array[float], step: Step) -> int:
         """Return where the first row begins that is at a step or after it."""
-        rows, width = self._rows, 1 + len(self._names)
+        width = self._width
         last = len(rows) - width
         if last < 0 or rows[last] < step:
             return last + width
@@ -156,7 +158,8 @@ class Measured(Mapping[Step, Metrics]):
 
     def add(self, step: Step, metrics: Metrics) -> None:
         """Add the metrics of a step; those that are known already stand."""
-        rows, at = self._rows, self._place_of(step)
+        rows = self._rows
+        at = self._place_of(rows, step)
         if (at < len(rows) and rows[at] == step) or step in self._others:
             return
         names, row = tuple(metrics), array("d", (step, *metrics.values()))

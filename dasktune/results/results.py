@@ -494,8 +494,9 @@ class StudyResults:
         known: no metrics are read, and no state is looked up. Else it is the plan with all of them.
         """
         records = [record for record in self.records.values() if record.was_trained_here]
-        if self._dispatcher is None and self._counted is not None:
-            return self._counted
+        known = self._counted  # another thread may forget it
+        if self._dispatcher is None and known is not None:
+            return known
         if self._dispatcher is not None or any(
             record.asked > record.reached or record.alone is not None for record in records
         ):
@@ -504,7 +505,8 @@ class StudyResults:
         for record in records:
             if last := min(record.steps, record.max_steps):
                 plan.learn(plan.node_at(record.number, last), last, metrics={})
-        self._counted = plan
+        if self._dispatcher is None:
+            self._counted = plan
         return plan
 
     @many_rows()
@@ -612,7 +614,7 @@ class StudyResults:
     def look_again(self, seconds: float) -> None:
         """Forget a store listing older than `seconds`: other studies may have saved since."""
         if time.monotonic() - self._looked_at > seconds:
-            self._dispatcher = None
+            self._dispatcher, self._counted = None, None
 
 
 def seeded_key_of(row: StudyRow) -> Callable[[int], str]:

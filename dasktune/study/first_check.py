@@ -198,8 +198,10 @@ class FirstCheck:
                     limit=CheckLimit(seconds=FIRST_CHECK_LAST_SECONDS, free=free),
                     run=processes.run,
                 )
-        except UnknownValueError as error:  # a misspelt name: no trial can be trained
-            return Refused(reason=str(error))
+        except UnknownValueError as error:
+            # It is misspelt where all trials have the same names: none of them can be trained.
+            names = {frozenset(each.sequences) for each in trials}
+            return Refused(reason=str(error), remedy="" if len(names) == 1 else _MAY_FAIL)
         except ConfigurationError as error:
             return Refused(reason=str(error), remedy=_MAY_FAIL)
         except (DasktuneError, CheckEndedError) as error:

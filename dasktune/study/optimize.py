@@ -254,6 +254,7 @@ class Optimizer:
             self._warn_of_queue(tuner, goes_on=not is_new)
             self._warn_of_redefinition()
             if place.has_ended:
+                logger.info("study %s: this tuner has ended already", self._name)
                 self._repeat_differences()
                 if last_line:
                     sys.stderr.write(f"{self._name}: {_nothing_left(results)}\n")
@@ -771,9 +772,7 @@ class Optimizer:
 
         if not (sys.stderr.isatty() or in_notebook() if progress is None else progress):
             if is_checked and progress is None:
-                sys.stderr.write(
-                    f"{self._name}: starting workers; {self._checks.doing}; then trials begin\n"
-                )
+                sys.stderr.write(f"{self._name}: {self._checks.doing}; then trials begin\n")
             yield None
             return
         with display(self._results) as shown:
@@ -850,9 +849,10 @@ def _nothing(_: str) -> None:
 def _nothing_left(results: StudyResults) -> str:
     """Return the line of a run whose tuner had ended before, with what is known."""
     trials = counted(results.history.count_trials(), "trial")
-    best = results.best_trials[:1] if len(results.objective.metrics) == 1 else []
-    known = "".join(f", best {results.metric} {each.value:.6g}" for each in best)
-    return f"nothing was left to train: the study has {trials}{known}"
+    line = f"nothing was left to train: the study has {trials}"
+    is_single = len(results.objective.metrics) == 1
+    best = results.history.best_trial(results.direction) if is_single else None
+    return line if best is None else f"{line}, best {results.metric} {best.value:.6g}"
 
 
 def _origin(stages: list[StageRow], steps: Step) -> str:

@@ -283,6 +283,8 @@ def test_a_tuner_that_knows_why_it_ended_says_so(folder: Folder) -> None:
     found = json.loads(folder.command(*command, "--no-report").stdout)
     assert found["ending"].startswith("no trial is left to go on (target -1, best ")
     assert found["limit"] is None
+    assert found["had_ended"] is False
+    assert json.loads(folder.command(*command, "--no-report").stdout)["had_ended"] is True
 
 
 TWO = """

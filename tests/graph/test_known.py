@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 
 import numpy as np
 import pytest
@@ -72,3 +73,22 @@ def test_steps_of_other_integer_types_are_found() -> None:
     step = np.int64(3)
     assert step in Measured([(3, {"loss": 0.5})])
     assert step in Steps([3])
+
+
+def test_reader_finds_a_step_while_another_is_inserted() -> None:
+    class Inserting(Measured):
+        """Adds step 2, as another thread may, after a reader of step 5 has begun."""
+
+        __slots__ = ()
+
+        def _place_of(self, rows: array[float], step: int) -> int:
+            if step == 5:
+                self.add(2, {"loss": 2.0})
+            return super()._place_of(rows, step)
+
+    for read in (Inserting.__contains__, Inserting.__getitem__):
+        measured = Inserting((step, {"loss": 1.0}) for step in (1, 3))
+        rows = measured._rows
+        rows.extend((5.0, 1.0))
+        assert read(measured, 5)
+        assert [*measured] == [1, 2, 3, 5]

@@ -209,7 +209,7 @@ def test_a_check_that_an_older_version_passed_is_made_again(
         study.results.history.note("check", fingerprint=fingerprint, ok=True, text="passed")
         run(study, two_threads, progress=None)
         assert study.summary()["steps_audited"] == CHECKED
-    line = "first: starting workers; checking that Logged resumes exactly; then trials begin\n"
+    line = "first: checking that Logged resumes exactly; then trials begin\n"
     assert capsys.readouterr().err == line, "there is no terminal"
 
 

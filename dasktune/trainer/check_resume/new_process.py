@@ -192,7 +192,8 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
     try:
         findings = part(job, trainer_class, meter)
     except UnknownValueError as error:
-        findings = {_UNKNOWN: f"{error} ({user_line(traceback.format_exc())})"}
+        line = user_line(traceback.format_exc())
+        findings = {_UNKNOWN: f"{error} ({line})" if line else str(error)}
     except ConfigurationError as error:
         findings = {_REFUSED: str(error)}
     save(findings, job.folder, job.part)
