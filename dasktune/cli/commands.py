@@ -45,6 +45,7 @@ from dasktune.errors import (
     DasktuneError,
     InternalError,
     TrainerError,
+    UnknownValueError,
 )
 
 
@@ -473,7 +474,7 @@ def _explained() -> Iterator[None]:
         yield
     except InternalError:
         raise
-    except ConfigurationError as error:
+    except (ConfigurationError, UnknownValueError) as error:
         _refuse(str(error), MISUSED)
     except TrainerError as error:
         _refuse(error.traceback or str(error), FAILED)

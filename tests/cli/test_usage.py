@@ -233,6 +233,14 @@ def test_a_check_is_recorded_and_its_verdict_is_the_exit_code() -> None:
         assert "must resume exactly for its trials to be merged" in refused.stderr
 
 
+@pytest.mark.slow
+def test_a_check_of_a_misspelt_name_is_a_misuse() -> None:
+    text = Path("counting.py").read_text().replace('hp["lr"]', 'hp["lrr"]')
+    done = command("check", write(text))
+    assert done.exit_code == 2, "1 says that it does not resume exactly"
+    assert "unknown hyper-parameter 'lrr'; known: lr" in done.stderr
+
+
 def test_config_goes_to_the_functions_that_take_it() -> None:
     loaded = load(Path("counting.py"), ["pause=0.5", "bad=true"])
     study = loaded.study()
