@@ -47,7 +47,7 @@ SHARE = 0.9
 
 
 @dataclass(slots=True, kw_only=True)
-class Times:
+class SaveTimes:
     """Seconds of one run of one worker: of each save, and of all."""
 
     hold_ups: list[float] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Objects:
         self._thread = ThreadPoolExecutor(1)
         self._memory = np.empty(sum(array.nbytes for array in arrays), np.uint8)
         self._writes: list[Future[None]] = []
-        self.times = Times()
+        self.times = SaveTimes()
 
     def write(self, folder: Path) -> None:
         """Copy the arrays, and begin to write them."""
@@ -118,7 +118,7 @@ class Objects:
         self.times.hold_ups.append(time.monotonic() - began)
         self._writes = [self._thread.submit(self._write, folder, self._memory.data, began)]
 
-    def finish(self) -> Times:
+    def finish(self) -> SaveTimes:
         """Return the times when all is written."""
         self._thread.shutdown()
         return self.times
@@ -128,7 +128,7 @@ class Objects:
         self.times.latencies.append(time.monotonic() - began)
 
 
-def run(way: str, folder: str, steps: int, nbytes: int, products: int) -> Times:
+def run(way: str, folder: str, steps: int, nbytes: int, products: int) -> SaveTimes:
     """Train one stage in one way until all is durable."""
     spec = stage(steps, range(1, steps) if way == "saves" else ())
     messages: list[StageMessage] = []
@@ -139,7 +139,7 @@ def run(way: str, folder: str, steps: int, nbytes: int, products: int) -> Times:
     host.run(spec)
     host.finish_writes(60.0)
     saved = [each for each in messages if isinstance(each, StateSaved) and way == "saves"]
-    times = Large.objects.finish() if Large.objects is not None else Times()
+    times = Large.objects.finish() if Large.objects is not None else SaveTimes()
     times.hold_ups += [each.hold_up or 0.0 for each in saved]
     times.latencies += [each.latency or 0.0 for each in saved]
     times.whole = time.monotonic() - began
@@ -155,7 +155,7 @@ def work(folder: str, orders: Any, results: Any, together: Any, sizes: tuple[int
         results.put(asdict(run(way, folder, *sizes)))
 
 
-def rounds(number: int, sizes: tuple[int, ...]) -> Iterator[dict[str, list[Times]]]:
+def rounds(number: int, sizes: tuple[int, ...]) -> Iterator[dict[str, list[SaveTimes]]]:
     """Yield the times of all workers by way, round by round."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
@@ -175,7 +175,7 @@ def rounds(number: int, sizes: tuple[int, ...]) -> Iterator[dict[str, list[Times
                 for way in (*WAYS[at % 3 :], *WAYS[: at % 3]):
                     for own in orders:
                         own.put(way)
-                    times[way] = [Times(**results.get(timeout=120)) for _ in workers]
+                    times[way] = [SaveTimes(**results.get(timeout=120)) for _ in workers]
                     for path in Path(folder).iterdir():
                         shutil.rmtree(path) if path.is_dir() else path.unlink()
                     os.sync()
@@ -228,7 +228,7 @@ def measure(short: bool) -> list[Figure]:
     ]
 
 
-def median_of(times: list[Times], what: str) -> float:
+def median_of(times: list[SaveTimes], what: str) -> float:
     """Return the median over all saves of all workers."""
     return median([each for own in times for each in getattr(own, what)])
 

@@ -15,7 +15,7 @@ def counted(amount: float, noun: str) -> str:
     >>> counted(1.04, "step")
     '1 step'
     """
-    # Integers have no limit, as the size of a space; floats have one.
+    # An integer, such as the size of a space, may be too large for a float.
     text = f"{amount:,}" if isinstance(amount, int) else f"{amount:,.1f}".removesuffix(".0")
     ending = "" if text == "1" else "es" if noun.endswith(("ch", "s", "x")) else "s"
     return f"{text} {noun}{ending}"

@@ -71,9 +71,10 @@ _STARTED: dict[str, str] = {}
 def _begin_forked() -> None:
     """Leave behind what belongs to the parent process, after a fork of a driver.
 
-    Python waits for the server as for a child: of a forked process the server is no child. The
-    thread in which Dask packs large messages has stayed in the parent, and its pool starts no
-    other: every study of the forked process would wait for a first message for ever.
+    The server is a child of the parent, not of the forked process, which must not wait for it. A
+    fork does not copy the thread in which Dask packs large messages, and Dask's pool believes that
+    it still runs. Without a new pool, a study of the forked process would wait for its first
+    message for ever.
     """
     _STARTED.clear()
     dask_utils: Any = sys.modules.get("distributed.utils")
@@ -104,7 +105,7 @@ def start() -> None:
 
 
 def serves(environment: Mapping[str, str]) -> bool:
-    """Return whether a worker that starts now with these variables needs exactly the server's."""
+    """Return whether a worker that starts now would have exactly the variables of the server."""
     return {**_variables(), **environment} == _STARTED
 
 

@@ -85,7 +85,7 @@ def describe(decision: Decision) -> dict[str, object]:
         case Finish():
             return {"do": "finish", **({"reason": decision.reason} if decision.reason else {})}
         case _:
-            # In the words of `json`, which asks about all that it cannot write itself.
+            # `json` calls this for each object that it cannot write; the words are those of `json`.
             raise TypeError(f"Object of type {type(decision).__name__} is not JSON serializable")
 
 

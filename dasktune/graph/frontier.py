@@ -44,7 +44,7 @@ NO_ERRORS: Mapping[Any, Any] = MappingProxyType({})
 """The errors of a node that never raised: almost every node, so they share it."""
 
 NO_CLASSES: frozenset[str] = frozenset()
-"""The classes that a stage has left if it has left none, as almost every one: they share it."""
+"""The empty set that all stages share which have left no class; these are almost all."""
 
 NO_LEVEL = -1
 """The rank level of a stage whose model has no rank, and of all where workers are alike."""

@@ -560,5 +560,5 @@ def as_sequence(value: object) -> Sequence:
 
 @lru_cache(maxsize=1000, typed=True)
 def _same_constant(value: Value) -> Constant:
-    """Return the constant of a value as it was made first: trials share few options."""
+    """Return the one constant of a value: many trials have the same few values."""
     return Constant(value)

@@ -199,7 +199,7 @@ class FirstCheck:
                     run=processes.run,
                 )
         except UnknownValueError as error:
-            # It is misspelt where all trials have the same names: none of them can be trained.
+            # If all trials have the same names, the name is misspelt: no trial can be trained.
             names = {frozenset(each.sequences) for each in trials}
             return Refused(reason=str(error), remedy="" if len(names) == 1 else _MAY_FAIL)
         except ConfigurationError as error:

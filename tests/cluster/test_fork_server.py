@@ -44,6 +44,24 @@ if __name__ == "__main__":
 """
 
 
+FORK = """
+import os, sys
+import dasktune as dt
+from tests.toy_trainers import Adding
+
+def run(name):
+    study = dt.create_study(Adding, name=name, metric="loss", direction="minimize", storage=name)
+    tuner = dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=2)
+    study.optimize(tuner, workers=1, check=False, progress=False, last_line=False)
+    return [trial.steps for trial in study.trials]
+
+if __name__ == "__main__":
+    trained = run("parent")
+    if not (child := os.fork()):
+        os._exit(run("child") != trained)
+    sys.exit(os.waitpid(child, 0)[1] or trained != [2, 2])
+"""
+
 PATH = os.pathsep.join(sys.path)
 
 
@@ -85,6 +103,18 @@ def test_forked_workers_are_as_new_interpreters(tmp_path: Path) -> None:
     assert seen["served_child"] == 0, "the server is no child of a fork"
     assert len(list(tmp_path.glob("*.end"))) == 2, "what is to be called at their end was called"
     assert not seen["pandas"], "the driver imports nothing for the server"
+
+
+@pytest.mark.process
+def test_study_in_a_fork_of_a_driver_runs(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(FORK)
+    subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": PATH},
+        check=True,
+        timeout=120,
+    )
 
 
 @pytest.mark.process
