@@ -25,7 +25,7 @@ from dasktune.storage.retention import Keep, Retention, bytes_of, retention_prob
 from dasktune.study.folder import from_folder, moved_problems
 from dasktune.trainer.base import LOGGERS, divides, division_problem, problems_of
 from dasktune.trainer.environment import environment
-from dasktune.trainer.fingerprint.fingerprint import RULE, Fingerprint, fingerprint
+from dasktune.trainer.fingerprint.fingerprint import RULE, Fingerprint, TakenFingerprint, taken
 from dasktune.trainer.metrics import metric_names
 from dasktune.types import Direction, Value
 
@@ -72,6 +72,8 @@ class StudyConfig:
     weight: float = 1.0
     folder: Path | None = None
     """Where relative paths start; None: the working directory."""
+    taken: TakenFingerprint | None = field(default=None, repr=False, compare=False)
+    """The fingerprint with which the study was opened; `spec` sets it."""
 
     def __post_init__(self) -> None:
         """Turn iterables into tuples and lists, then refuse all problems at once."""
@@ -198,20 +200,50 @@ class StudyConfig:
         """Return the fingerprint of the trainer, if there is one; this reads code and data."""
         if self.trainer is None:
             return None
-        config = dict(self.config or {})
-        if self.reuse == "exact":
-            config["__environment__"] = environment("any")
+        return self.take(self.trainer, tuple(self.depends_on)).fingerprint
+
+    def take(self, trainer: type, depends_on: tuple[object, ...]) -> TakenFingerprint:
+        """Return the fingerprint of a trainer with this configuration.
+
+        Parameters
+        ----------
+        trainer
+            The study's, or the one that has its name now.
+        depends_on
+            As for `dasktune.create_study`.
+        """
         try:
-            return fingerprint(self.trainer, config, depends_on=tuple(self.depends_on))
+            return taken(
+                trainer,
+                self._fingerprinted,
+                depends_on=depends_on,
+                with_packages=self.reuse == "exact",
+            )
         except RecursionError:
             raise ConfigurationError(
                 "the trainer's code and depends_on must rest on values that are not nested too "
                 f"deep and do not hold themselves, got depends_on={shown(self.depends_on)}"
             ) from None
 
+    def holds(self, known: TakenFingerprint, trainer: type) -> bool:
+        """Return whether a fingerprint of a trainer with this configuration holds still."""
+        return known.holds(trainer, self._fingerprinted)
+
+    @property
+    def _fingerprinted(self) -> dict[str, object]:
+        """The trainer's config as the fingerprint has it."""
+        config = dict(self.config or {})
+        if self.reuse == "exact":
+            config["__environment__"] = environment("any")
+        return config
+
     def spec(self) -> dict[str, Any]:
         """Return the description of the study for its row in the database, without its store."""
-        covered = self.fingerprint()
+        covered = None
+        if self.trainer is not None:
+            # The study that is opened with this compares its code with it, whenever it is used.
+            object.__setattr__(self, "taken", self.take(self.trainer, tuple(self.depends_on)))
+            covered = None if self.taken is None else self.taken.fingerprint
         return {
             "fingerprint": "none" if covered is None else covered.digest,
             "fingerprint_rule": RULE,

@@ -35,6 +35,7 @@ from dasktune.study.study import Study, UnopenedStudy
 from dasktune.trainer.base import GivenTrainer, name_problems_of
 from dasktune.trainer.fingerprint.fingerprint import differing, is_outdated
 from dasktune.trainer.given import as_trainer
+from dasktune.trainer.unreached import unreached_code
 from dasktune.types import Direction
 
 logger = logging.getLogger(__name__)
@@ -352,6 +353,8 @@ def _open_row(database: Database, config: StudyConfig, spec: dict[str, Any]) -> 
         if made is not None:
             _warn_of_other_rules(database, name)
             _warn_of_gaps(name, spec)
+            if sentence := unreached_code(config.trainer):
+                logger.warning("study %s: %s", name, sentence)
             if config.direction is None:
                 logger.info(
                     "study %s: %s is to be minimized, as its name says; direction='maximize' "

@@ -29,6 +29,7 @@ from dasktune.results.rules import other_rule
 from dasktune.storage.checkpoints import Commit
 from dasktune.storage.files.local import new_above, sync_folders
 from dasktune.study.additions import recorder_of
+from dasktune.study.changed_code import OpenCode
 from dasktune.study.config import StudyConfig
 from dasktune.study.trial_state import BEST, Training, TrialStates, best_step, chosen_step
 from dasktune.trainer.base import Trainer
@@ -55,9 +56,10 @@ class TrialExports:
         Says how to train a state again that is not stored.
     """
 
-    def __init__(self, results: StudyResults, config: StudyConfig) -> None:
+    def __init__(self, results: StudyResults, config: StudyConfig, code: OpenCode) -> None:
         self._results = results
         self._config = config
+        self._code = code
 
     def trial_state(self, number: int, step: Step | str | None = None) -> Any:
         """Return the state of a trial: the trainer's ``state_dict``, copied.
@@ -174,7 +176,7 @@ class TrialExports:
             trainer=config.known_trainer,
             config=dict(config.config or {}),
             seed=config.seed,
-            problem=other_rule(results.row),
+            problem=other_rule(results.row) or self._code.problem() or "",
         )
         from dasktune.worker.hardware import processor_numerics  # it loads Dask
 

@@ -88,7 +88,7 @@ class Study:
         )
         self._optimizer = Optimizer(self, config, self.results, self._mirroring)
         self._additions = StudyAdditions(self.results, self._optimizer.alone)
-        self._exports = TrialExports(self.results, config)
+        self._exports = TrialExports(self.results, config, self._optimizer.code)
         self._plots = StudyPlots(self.results)
         open_tuner, on_safe = self._optimizer.open_tuner, self._mirroring.take
         self._asking = AskTell(self.name, self.seed, open_tuner, on_safe)

@@ -138,7 +138,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
         made.close()
 
 
-CHANGED = "study note trains Note as it was when the study was opened; Note has changed since."
+CHANGED = "must train the code with which it was opened; changed since then: class Note."
 
 
 def opened(name: str) -> str:

@@ -49,7 +49,7 @@ def test_parts_of_torch_trainer_are_its_attributes(tmp_path: Path) -> None:
     assert optimizer.param_groups[0]["momentum"] == 0.9
     assert torch.load(write_state(path, state, ABOUT, "count")) == 3
     whole = torch.load(write_state(path, state, ABOUT), weights_only=True)
-    assert sorted(whole) == ["dasktune", "generators", "objects", "others", "values"]
+    assert sorted(whole) == ["dasktune", "generators", "objects", "values"]
 
 
 def test_export_npz_ambiguous_names_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import dataclasses
 import enum
+import functools
 import gc
 import importlib
 import os
@@ -21,6 +22,7 @@ from dasktune.trainer import code as code_module
 from dasktune.trainer import fingerprint
 from dasktune.trainer.base import Trainer
 from dasktune.trainer.code import dumps_by_value, loads_apart, pack, unpack
+from dasktune.trainer.fingerprint import late_imports
 from tests.holding import PATIENCE
 from tests.study_folder import without_bytecode
 
@@ -386,3 +388,110 @@ def test_own_compiled_code_does_not_travel(monkeypatch, tmp_path):
         exec("class Own: pass", vars(module))
         monkeypatch.setitem(sys.modules, module.__name__, module)
         assert (loads_apart(dumps_by_value(module.Own)) is not module.Own) == travels
+
+
+class Cached(Trainer):
+    @functools.cached_property
+    def table(self):
+        return [scaled(value) for value in (1, 2)]
+
+    def train(self):
+        return self.table, fibonacci(10)
+
+
+FIRST = 0
+
+
+@functools.lru_cache(maxsize=64)
+def fibonacci(n):
+    return n + FIRST if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+fibonacci.note = "kept"
+
+
+@pytest.mark.process
+def test_cached_property_and_function_travel_by_value(tmp_path):
+    Cached().train()
+    code = pack(Cached)
+    shown = "cls().train(), cls().table is not cls().table"
+    assert in_new_process(code, shown, tmp_path) == "([3, 6], 55) True"
+
+
+def test_cached_function_arrives_with_an_empty_cache(monkeypatch):
+    assert fibonacci(3) == 2
+    monkeypatch.setitem(globals(), "FIRST", 100)
+    assert fibonacci(3) == 2, "the cache of this process"
+    sent = unpack(pack(Cached)).train.__globals__["fibonacci"]
+    assert sent(3) == 302
+    assert (sent.cache_info().maxsize, sent.note, sent.__name__) == (64, "kept", "fibonacci")
+
+
+def test_cached_property_keeps_its_name():
+    sent = unpack(pack(Cached))()
+    assert sent.table is sent.table
+    assert "table" in vars(sent)
+
+
+LATE = """
+import json, pickle, sys
+from dasktune.trainer.code import pack, unpack
+from dasktune.errors import ClusterError
+
+class Net:
+    def train(self):
+        import late_module
+        return late_module.f()
+
+if sys.argv[1] == "pack":
+    sys.stdout.buffer.write(pickle.dumps(pack(Net)))
+else:
+    with open(sys.argv[2], "rb") as file:
+        code = pickle.load(file)
+    try:
+        print(unpack(code)().train())
+    except ClusterError as error:
+        print(error)
+"""
+
+
+@pytest.mark.process
+def test_another_file_of_a_module_imported_late_is_refused(tmp_path):
+    folders = [tmp_path / name for name in ("driver", "same", "other")]
+    for folder, text in zip(folders, ("return 1", "return  1  # why", "return 2"), strict=True):
+        folder.mkdir()
+        (folder / "study.py").write_text(LATE)
+        (folder / "late_module.py").write_text(f"def f():\n    {text}\n")
+    driver, same, other = folders
+
+    def run(folder, *arguments):
+        command = [sys.executable, "study.py", *map(str, arguments)]
+        return subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout
+
+    path = tmp_path / "code"
+    path.write_bytes(run(driver, "pack"))
+    assert run(same, "unpack", path) == b"1\n"
+    refused = run(other, "unpack", path).decode()
+    assert "imports modules when it runs that are not the same here" in refused
+    assert f"late_module ({other / 'late_module.py'})" in refused
+
+
+def test_module_that_was_loaded_before_is_compared_as_loaded(tmp_path, monkeypatch):
+    path = tmp_path / "late_and_loaded.py"
+    path.write_text("def f():\n    return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with without_bytecode():
+        digests = late_imports.digests_of(
+            {"late_and_loaded": importlib.import_module("late_and_loaded")}
+        )
+        assert list(late_imports.differing_modules(digests)) == []
+        path.write_text("def f():\n    return 12\n")
+        assert list(late_imports.differing_modules(digests)) == [], "the loaded one runs"
+        monkeypatch.delitem(sys.modules, "late_and_loaded")
+        named = f"late_and_loaded ({path})"
+        assert list(late_imports.differing_modules(digests)) == [named]
+        changed = late_imports.digests_of(
+            {"late_and_loaded": importlib.import_module("late_and_loaded")}
+        )
+        assert changed != digests
+    monkeypatch.delitem(sys.modules, "late_and_loaded")

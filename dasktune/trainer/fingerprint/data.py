@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
@@ -25,6 +26,7 @@ LITTER = (
 """Ignored files and folders: operating systems and editors make them."""
 
 _NBYTES = 16
+_MOST_KNOWN = 1_000_000
 _LARGE = 1 << 24
 """Bytes from which on a file is read by several threads."""
 
@@ -76,7 +78,9 @@ def json_digest(value: object) -> str:
 def is_torch(thing: Any, *kinds: str) -> bool:
     """Return whether a thing has one of these types of torch, without importing torch."""
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(thing, tuple(getattr(torch, kind) for kind in kinds))
+    if not hasattr(torch, "Tensor"):
+        return False
+    return isinstance(thing, tuple(getattr(torch, kind) for kind in kinds))
 
 
 def _parts(data: Any) -> Iterator[bytes | memoryview]:
@@ -153,10 +157,33 @@ def _files(folder: Path, prefix: str, above: tuple[tuple[int, int], ...]) -> Ite
                 yield f"{prefix}{entry.name}"
 
 
+_SETTLED_NS = 2_000_000_000
+"""Nanoseconds after which a change of a file has another time, also on coarse clocks."""
+
+_KNOWN: dict[str, tuple[tuple[int, ...], str]] = {}
+"""By path: what identifies the content of a file, and its digest."""
+
+
 def _file_digest(path: Path) -> str:
+    """Return the digest of a file; a file with the same times and size is not read again."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise ConfigurationError(f"data must be files and folders, got {str(path)!r}")
+    times = status.st_mtime_ns, status.st_ctime_ns
+    identity = (status.st_dev, status.st_ino, status.st_size, *times)
+    name = os.path.abspath(path)
+    known = _KNOWN.get(name)
+    if known is not None and known[0] == identity:
+        return known[1]
+    is_settled = time.time_ns() - max(times) > _SETTLED_NS
+    digest = _read_digest(path, status)
+    _KNOWN.pop(name, None)
+    if is_settled and len(_KNOWN) < _MOST_KNOWN:
+        _KNOWN[name] = identity, digest
+    return digest
+
+
+def _read_digest(path: Path, status: os.stat_result) -> str:
     threads = blake3.AUTO if status.st_size >= _LARGE else 1
     try:
         return blake3(max_threads=threads).update_mmap(path).hexdigest(length=_NBYTES)

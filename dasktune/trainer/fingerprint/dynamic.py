@@ -43,6 +43,37 @@ REFLECTIONS: Mapping[str, str] = {
 """Names by which code reads code as data, and the remedy."""
 
 
+_SEEDS = "it seeds a generator once for each process, not for each trial; seed it in build()"
+_THREADS = "workers have their own number of threads; set it in build()"
+_EFFECTS: tuple[tuple[str, str, str], ...] = (
+    ("random", "seed", _SEEDS),
+    ("numpy.random", "seed", _SEEDS),
+    ("numpy.random", "set_state", _SEEDS),
+    ("torch", "manual_seed", _SEEDS),
+    ("torch.random", "manual_seed", _SEEDS),
+    ("torch", "set_num_threads", _THREADS),
+)
+"""Module and name of functions that change the process in a way that cannot be compared."""
+
+
+def effect_of(thing: Any, *, seeds_count: bool) -> tuple[str, str] | None:
+    """Return the name and the remedy of a function that changes the process of a trainer.
+
+    Parameters
+    ----------
+    thing
+        What statements of a module call when it is imported.
+    seeds_count
+        Whether seeds have an effect: dasktune seeds all generators for some trainers.
+    """
+    for module, name, why in _EFFECTS:
+        function = getattr(sys.modules.get(module), name, None)
+        # The methods of a generator are other objects each time.
+        if function is not None and thing == function and (seeds_count or why is not _SEEDS):
+            return f"setting {module}.{name}", why
+    return None
+
+
 def dynamic_uses(chain: tuple[str, ...], scope: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the part of a dotted name that has effects which cannot be followed, and the remedy."""
     thing = scope.get(chain[0], getattr(builtins, chain[0], None))

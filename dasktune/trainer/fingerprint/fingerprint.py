@@ -12,19 +12,33 @@ that name no rule, knew the source only, and took programs for equal that are no
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
 
-from dasktune.errors import refuse
-from dasktune.trainer.fingerprint.data import json_digest
+from dasktune.errors import ConfigurationError, refuse
+from dasktune.trainer.fingerprint.data import data_digest, json_digest
+from dasktune.trainer.fingerprint.named_files import MOST_BYTES, covered_files, path_of
+from dasktune.trainer.fingerprint.packages import IN_ENVIRONMENT, installed_digest
 from dasktune.trainer.fingerprint.references import NOT_COVERED, Code
+from dasktune.trainer.fingerprint.written import Key
+from dasktune.trainer.settings import SETTINGS, changed_settings
 
 RULE = 2
 """Number of the rule by which fingerprints are taken; part of each digest."""
 
 _NO_CODE = ("config", "data", "version")
+_SEEDED = tuple(f"dasktune.trainer.{name}" for name in ("torch", "function", "objective"))
+_LARGE_FILE = "it is larger than 1 MiB; count it by fingerprint_data: data_digest(path)"
+_UNKNOWN_READ = (
+    "code may read it by a name that is known only when it runs; if it does, count it by "
+    "fingerprint_data: data_digest(path)"
+)
+MOST_PATH = 1024
+"""Length from which on a text is no path."""
+
 _NO_DATA = "the trainer has no fingerprint_data(config); add one, or count data in version"
 
 
@@ -91,22 +105,168 @@ def fingerprint(
     ConfigurationError
         If the config holds other values than JSON, or source cannot be read.
     """
+    return taken(trainer_class, config, depends_on=depends_on).fingerprint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenFingerprint:
+    """A fingerprint with what it was taken from, to notice a change fast and to name it.
+
+    Parameters
+    ----------
+    fingerprint
+        As `fingerprint` returns it.
+    code
+        The references that were followed.
+    rest
+        The digests of all parts that are not of code, by name.
+    """
+
+    fingerprint: Fingerprint
+    code: Code
+    rest: Mapping[str, str]
+
+    def holds(self, trainer_class: type, config: Mapping[str, object]) -> bool:
+        """Return whether the same trainer and config have the same fingerprint now.
+
+        This takes microseconds, and the time of ``fingerprint_data`` if the trainer has one. In
+        doubt it returns False: then a new fingerprint decides.
+        """
+        if not self.code.guards.hold():
+            return False
+        return dict(self.rest) == dict(_rest(trainer_class, config, self.code)[0])
+
+    def changes(self, now: TakenFingerprint) -> list[str]:
+        """Return the names of what another fingerprint of the same trainer has changed."""
+        changed = differing(self.fingerprint.parts, now.fingerprint.parts)
+        names: set[str] = set()
+        for name in changed:
+            before, after = self.code.traces.get(name), now.code.traces.get(name)
+            constants = set()
+            if before is not None and after is not None:
+                both = {*before.constants.items()} ^ {*after.constants.items()}
+                constants = {f"constant {constant}" for constant, _ in both}
+                if before.sources != after.sources:
+                    constants = set()
+            names |= constants or {name}
+        return sorted(names)
+
+
+def taken(
+    trainer_class: type,
+    config: Mapping[str, object],
+    *,
+    depends_on: Iterable[object] = (),
+    with_packages: bool = False,
+) -> TakenFingerprint:
+    """Return the fingerprint of a trainer with what it was taken from.
+
+    Parameters
+    ----------
+    trainer_class, config, depends_on
+        As for `fingerprint`.
+    with_packages
+        Whether the versions and the contents of the packages count to which the code refers.
+    """
+    named = (trainer_class, *depends_on)
+    code, roots = _followed(named, is_seeded=_seeds_generators(trainer_class))
+    rest, gaps = _rest(trainer_class, config, code)
+    packages: list[tuple[str, str]] = []
+    if with_packages:
+        versions = sorted(code.packages - IN_ENVIRONMENT)
+        packages = [(f"package {name}", installed_digest(name)) for name in versions]
+    parts = [*sorted(code.parts), *rest, *packages]
+    return TakenFingerprint(
+        fingerprint=Fingerprint(
+            digest=json_digest([f"rule {RULE}", roots, parts]),
+            parts=_named((name, part) for name, part in parts if part != NOT_COVERED),
+            gaps={**code.gaps, **gaps},
+            packages=tuple(sorted(code.packages)),
+        ),
+        code=code,
+        rest=dict(rest),
+    )
+
+
+def _followed(named: tuple[object, ...], *, is_seeded: bool) -> tuple[Code, list[str]]:
+    """Return the references of things, and the labels of the things."""
+    homes = frozenset(_package_of(thing) for thing in named) - {""}
+    written: frozenset[Key] = frozenset()
+    while True:
+        code = Code(homes, is_seeded=is_seeded, written=written)
+        roots = [code.add(thing) for thing in named]
+        # Definitions that were covered before a global was known to be written, or before it was
+        # noticed that it was bound again, have another value of it.
+        if not code.firsts.is_stale and code.firsts.written == written:
+            return code, roots
+        written = frozenset(code.firsts.written)
+
+
+def _rest(
+    trainer_class: type, config: Mapping[str, object], code: Code
+) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """Return the parts that are not of code, and the gaps."""
     ignored = getattr(trainer_class, "ignored_config", ())
     kept = {key: value for key, value in config.items() if key not in ignored}
     refuse(_json_problems(kept, "config"))
-    named = (trainer_class, *depends_on)
-    code = Code(frozenset(_package_of(thing) for thing in named) - {""})
-    roots = [code.add(thing) for thing in named]
-    parts = [*sorted(code.parts), ("config", json_digest(kept))]
+    parts = [("config", json_digest(kept))]
     parts.append(("version", str(getattr(trainer_class, "version", "1"))))
     if (data := _data(trainer_class, config)) is not None:
         parts.append(("data", json_digest(data)))
-    return Fingerprint(
-        digest=json_digest([f"rule {RULE}", roots, parts]),
-        parts=_named((name, part) for name, part in parts if part != NOT_COVERED),
-        gaps=code.gaps if data is not None else {**code.gaps, "data": _NO_DATA},
-        packages=tuple(sorted(code.packages)),
-    )
+    covered = {name for name, _ in code.parts}
+    parts += [
+        (f"setting {name}", json_digest(value))
+        for name, value in changed_settings().items()
+        if f"setting {SETTINGS[name].attribute}" not in covered
+    ]
+    left_out = [value for key, value in config.items() if key in ignored and isinstance(value, str)]
+    files, gaps = _files(code, kept, left_out, has_data=data is not None)
+    if data is None:
+        gaps["data"] = _NO_DATA
+    return parts + files, gaps
+
+
+def _files(
+    code: Code, config: Mapping[str, object], left_out: list[str], *, has_data: bool
+) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """Return the parts of the files that the code reads by name, and the gaps.
+
+    A file that only the code of an unknown call may read is a gap: it may be a file that the
+    training writes, whose content says nothing about it.
+    """
+    paths = [path_of(path, scope, config) for path, scope in code.reads]
+    known = [path for path in paths if path is not None]
+    parts, gaps = [], {}
+    for path, nbytes in covered_files(known, left_out):
+        label = f"file {code.portable(path)}"
+        if nbytes <= MOST_BYTES:
+            parts.append((label, data_digest(path)))
+        elif not has_data:
+            gaps[label] = _LARGE_FILE
+    if len(known) < len(paths) and not has_data:
+        texts = {*code.file_names, *_texts_in(config)} - set(known)
+        beside = {os.path.join(folder, text) for folder in code.folders for text in texts}
+        for path, _ in covered_files(texts | beside, left_out):
+            gaps[f"file {code.portable(path)}"] = _UNKNOWN_READ
+    return parts, gaps
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    """Yield the texts in a JSON value that may be paths."""
+    if isinstance(value, str) and 0 < len(value) < MOST_PATH and "\0" not in value:
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts_in(item)
+
+
+def _seeds_generators(trainer_class: type) -> bool:
+    """Return whether dasktune seeds the global generators before this trainer is built."""
+    homes = {base.__module__ for base in trainer_class.__mro__}
+    return not homes.isdisjoint(_SEEDED)
 
 
 def code_parts(trainer_class: type) -> dict[str, str]:
@@ -117,9 +277,16 @@ def code_parts(trainer_class: type) -> dict[str, str]:
     ConfigurationError
         If source cannot be read.
     """
-    code = Code(frozenset({_package_of(trainer_class)} - {""}))
-    code.add(trainer_class)
+    code, _ = _followed((trainer_class,), is_seeded=True)
     return _named((name, part) for name, part in sorted(code.parts) if part != NOT_COVERED)
+
+
+def followed(trainer_class: type) -> Code | None:
+    """Return the references of a trainer's code; None for code without source."""
+    try:
+        return _followed((trainer_class,), is_seeded=True)[0]
+    except ConfigurationError:
+        return None
 
 
 def differing(

@@ -65,6 +65,11 @@ def is_installed_name(name: str) -> bool:
     return is_installed(stand_in)
 
 
+def is_library_folder(folder: str) -> bool:
+    """Return whether a folder is one of Python's library or of installed packages, or below one."""
+    return _is_library(folder)
+
+
 def is_editable(module: ModuleType) -> bool:
     """Return whether a module belongs to an editable install: own code that workers can import."""
     return module.__name__.partition(".")[0] in _editable_packages() and not is_installed(module)

@@ -8,16 +8,18 @@ of Python, and the statement counts anyway. What dasktune keeps in a class does 
 
 from __future__ import annotations
 
+import abc
 import functools
 import inspect
 import re
 import typing
+from abc import ABCMeta
 from collections.abc import Iterator
 from enum import Enum
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
-from dasktune.trainer.base import OWN
+from dasktune.trainer.base import HARMLESS, OWN
 
 _MADE_BY_PYTHON = frozenset(
     {
@@ -56,7 +58,7 @@ def members_of(kind: type) -> Iterator[tuple[str, Any]]:
     for name, member in sorted(vars(kind).items()):
         if name in values:
             yield name, _enum_member(member)
-        elif not name.startswith(OWN) and not _is_made_by_python(kind, name, member):
+        elif not name.startswith((OWN, HARMLESS)) and not _is_made_by_python(kind, name, member):
             yield name, member
 
 
@@ -79,7 +81,8 @@ def name_of(function: FunctionType) -> str:
 def attributes_of(function: Any) -> list[tuple[str, Any]]:
     """Return the attributes that were set on a function, in the order of their names."""
     attributes = getattr(function, "__dict__", {})
-    return sorted((name, attributes[name]) for name in attributes.keys() - _KEPT_BY_LIBRARY)
+    names = attributes.keys() - _KEPT_BY_LIBRARY - {HARMLESS}
+    return sorted((name, attributes[name]) for name in names)
 
 
 def field_of(field: Any) -> list[tuple[str, Any]]:
@@ -124,6 +127,15 @@ def parts_of(member: Any) -> tuple[str, tuple[Any, ...]] | None:
             return f"partial method {list(member.keywords)}", (member.func, *arguments)
         case _:
             return None
+
+
+def registered_with(kind: type) -> list[type]:
+    """Return the classes that were registered with an abstract class, in a stable order."""
+    if not isinstance(kind, ABCMeta):
+        return []
+    known = [reference() for reference in abc._get_dump(kind)[0]]  # type: ignore[attr-defined]
+    classes = [each for each in known if each is not None]
+    return sorted(classes, key=lambda each: (each.__module__, each.__qualname__))
 
 
 def _enum_member(member: Enum) -> tuple[Any, dict[str, Any]]:

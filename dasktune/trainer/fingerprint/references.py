@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import inspect
@@ -13,15 +14,18 @@ import types
 import typing
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 from dasktune.errors import ConfigurationError
 from dasktune.trainer.fingerprint import members
 from dasktune.trainer.fingerprint.data import json_digest
-from dasktune.trainer.fingerprint.dynamic import REFLECTIONS, dynamic_uses
+from dasktune.trainer.fingerprint.dynamic import REFLECTIONS, dynamic_uses, effect_of
+from dasktune.trainer.fingerprint.guards import Guards
 from dasktune.trainer.fingerprint.installed import (
     home_of,
+    is_editable,
     is_installed,
     is_installed_name,
     is_named,
@@ -29,6 +33,7 @@ from dasktune.trainer.fingerprint.installed import (
 )
 from dasktune.trainer.fingerprint.source import Import, Piece, Sources, code_content
 from dasktune.trainer.fingerprint.values import Values, rank
+from dasktune.trainer.fingerprint.written import FirstValues, Key
 
 NOT_COVERED = "not covered: say what it is in depends_on or version"
 """Digest of an object of unknown content; part of the format."""
@@ -38,10 +43,30 @@ _MODULE_NAMES = frozenset(vars(types.ModuleType("empty"))) | {"__file__", "__cac
 
 _SET_HERE = "it is set in an installed package here, and perhaps not on workers; set it in build()"
 
+_CACHE = "it holds results that its code may not give any more; call cache_clear() after the import"
+
 _IMPORT_ERRORS = (Exception, SystemExit)
 """What the statements of a user's module may raise while it is imported: anything."""
 
 _Chain = tuple[str, ...]
+
+_NOTHING = object()
+
+
+@dataclass(slots=True)
+class DefinitionTrace:
+    """The source and the constants of a definition, for messages about a change of it.
+
+    Attributes
+    ----------
+    sources
+        Its source in canonical form.
+    constants
+        The labels of its constants, by name.
+    """
+
+    sources: list[Any] = field(default_factory=list)
+    constants: dict[str, str] = field(default_factory=dict)
 
 
 class Code:
@@ -63,17 +88,44 @@ class Code:
         By label, things that are not covered, and the remedy.
     packages
         Import names of the installed packages to which the code refers.
+    guards
+        What was read for this.
+    firsts
+        The globals that own code writes.
+    traces
+        By label, what a definition refers to; for messages.
+    imported
+        Own modules that functions import when they run, by name.
+    reads
+        Expressions for the paths of files that functions read, with the objects of names.
+    file_names
+        Texts in functions that may be names of files.
+    folders
+        Folders of the code.
     """
 
-    def __init__(self, homes: frozenset[str]) -> None:
+    def __init__(
+        self,
+        homes: frozenset[str],
+        *,
+        is_seeded: bool = False,
+        written: frozenset[Key] = frozenset(),
+    ) -> None:
+        self.guards = Guards()
+        self.firsts = FirstValues(written)
+        self.traces: dict[str, DefinitionTrace] = {}
+        self.imported: dict[str, ModuleType] = {}
+        self.reads: list[tuple[ast.expr, Mapping[str, Any]]] = []
+        self.file_names: set[str] = set()
+        self._is_seeded = is_seeded
         self.parts: list[tuple[str, str]] = []
         self.gaps: dict[str, str] = {}
         self.packages: set[str] = set()
         self._homes = homes
         files = (getattr(sys.modules.get(home), "__file__", None) for home in sorted(homes))
-        folders = tuple(os.path.dirname(os.path.abspath(file)) for file in files if file)
+        self.folders = tuple(os.path.dirname(os.path.abspath(file)) for file in files if file)
         self._sources = Sources()
-        self._values = Values(self.add, self._is_ours, folders)
+        self._values = Values(self.add, self._is_ours, self.folders, self.guards.value)
         # By id; the objects are kept alive so that each id stays unique.
         self._seen: dict[int, tuple[object, str]] = {}
         self._labels: Counter[str] = Counter()
@@ -88,6 +140,7 @@ class Code:
             If its source cannot be read.
         """
         if isinstance(thing, functools.partial):
+            self.guards.members(thing.keywords)
             arguments = [self.add(item) for item in (*thing.args, *thing.keywords.values())]
             return f"partial {self.add(thing.func)} {arguments} {list(thing.keywords)}"
         if isinstance(thing, MethodType):
@@ -111,9 +164,10 @@ class Code:
     # ------------------------------------------------------------ functions, classes, modules
 
     def _definition(self, thing: FunctionType | type) -> str:
-        if not self._is_ours(thing.__module__):
+        if not self._is_ours(thing.__module__) and not _is_made_in_types(thing):
             return self._foreign(thing)
         if id(thing) not in self._seen:
+            self._guard(thing)
             # The inner function of a decorator may have the name of the wrapped function.
             if isinstance(thing, type):
                 label = self._new_label(thing, f"class {thing.__qualname__}")
@@ -124,7 +178,14 @@ class Code:
             self.parts.append((label, json_digest(content)))
         return self._seen[id(thing)][1]
 
+    def _guard(self, thing: FunctionType | type) -> None:
+        if isinstance(thing, type):
+            self.guards.class_(thing)
+        else:
+            self.guards.function(thing)
+
     def _function(self, thing: FunctionType, label: str) -> list[object]:
+        self.guards.function(thing)
         piece = self._sources.piece(thing)
         if piece is None:
             raise _unreadable(thing)
@@ -163,7 +224,9 @@ class Code:
             if name in vars(kind) and members.function_of(vars(kind)[name]) is None
         ]
         used = self._used(piece, label, _scope(kind), kind)
-        return [piece.canonical, used, bases, content, methods]
+        whole = [piece.canonical, used, bases, content, methods]
+        registered = [self.add(each) for each in members.registered_with(kind)]
+        return [*whole, registered] if registered else whole
 
     def _member(self, kind: type, name: str, member: Any, label: str) -> object:
         """Return the content of a member of a class; own methods count with their class."""
@@ -212,6 +275,11 @@ class Code:
         layers = [thing]
         while (layer := layers[-1].__wrapped__) is not inner:
             layers.append(layer)
+        for layer in layers:
+            self.guards.value(layer)
+            is_cache = isinstance(layer, functools._lru_cache_wrapper)
+            if is_cache and layer.cache_info().currsize and _is_imported(layer.__module__):
+                self._gap(f"function {layer.__qualname__}: its cache", _CACHE)
         is_ours = isinstance(inner, FunctionType) and self._is_ours(inner.__module__)
         piece = self._sources.piece(inner) if is_ours else None
         is_shown = piece is not None and len(layers) <= piece.decorators
@@ -234,10 +302,24 @@ class Code:
     def _used(self, piece: Piece, label: str, scope: Mapping[str, Any], thing: Any) -> list[object]:
         """Cover the references of a definition; return their names and labels."""
         references = []
+        trace = self.traces.setdefault(label, DefinitionTrace())
+        trace.sources.append(piece.canonical)
+        namespaces = _namespaces(thing)
+        for namespace in namespaces:
+            self.firsts.note(namespace, piece.written)
+        if getattr(thing, "__name__", "") != "fingerprint_data":
+            self.reads += [(path, scope) for path in piece.reads]
+            self.file_names.update(piece.file_names)
         for chain in piece.names:
             self._note_dynamic(chain, scope, label)
+            for namespace in namespaces:
+                self.guards.name(namespace, chain[0])
             if chain[0] in scope and chain[0] not in _MODULE_NAMES:
-                references.append((".".join(chain), self._reference(chain, scope[chain[0]])))
+                reference = self._value_of(chain, scope, thing)
+                references.append((".".join(chain), reference))
+                if reference.startswith("constant "):
+                    is_module = isinstance(scope[chain[0]], ModuleType)
+                    trace.constants[".".join(chain) if is_module else chain[0]] = reference
         if piece.imports:
             installed, own = self._imported(piece.imports, label, thing)
             for chain in piece.imported_names:
@@ -247,19 +329,43 @@ class Code:
                 elif (changed := self._changed(chain, installed.get(chain[0]))) is not None:
                     references.append((".".join(chain), changed))
         for name in piece.global_names:
+            for namespace in namespaces:
+                self.guards.name(namespace, name)
             if name in scope:
                 references.append((f"globals {name}", self.add(scope[name])))
         for name in piece.reflections:
             self._gap(f"{label}: {name}", REFLECTIONS[name])
         for chain in piece.settings:
             self._cover_setting(chain, scope)
+        for chain in piece.calls:
+            self._note_effect(chain, scope)
         return [list(reference) for reference in references]
+
+    def _value_of(self, chain: _Chain, scope: Mapping[str, Any], thing: Any) -> str:
+        """Return the label of the object of a name; of a global that own code writes, the first."""
+        name, value = chain[0], scope[chain[0]]
+        for namespace in _namespaces(thing):
+            is_written = (id(namespace), name) in self.firsts.known
+            if is_written and namespace.get(name, _NOTHING) is value and _is_data(value):
+                reader = thing.__code__ if isinstance(thing, FunctionType) else thing
+                return self.firsts.label(namespace, name, reader, describe=self.add)
+        return self._reference(chain, value)
+
+    def _note_effect(self, chain: _Chain, scope: Mapping[str, Any]) -> None:
+        """Note a gap for a call that changes the process when the module is imported."""
+        thing = scope.get(chain[0])
+        for name in chain[1:]:
+            thing = vars(thing).get(name) if isinstance(thing, ModuleType) else None
+        effect = effect_of(thing, seeds_count=not self._is_seeded)
+        if effect is not None:
+            self._gap(*effect)
 
     def _reference(self, chain: _Chain, thing: Any) -> str:
         """Return the label of the object of a dotted name."""
         for place, name in enumerate(chain[1:], start=1):
             if not isinstance(thing, ModuleType):
                 break
+            self.guards.name(vars(thing), name)
             if not self._is_ours(thing.__name__):
                 changed = self._changed(chain[place - 1 :], thing)
                 return self._module(thing) if changed is None else changed
@@ -271,6 +377,7 @@ class Code:
         for name in chain[1:]:
             if not isinstance(thing, ModuleType):
                 break
+            self.guards.name(vars(thing), name)
             thing = vars(thing).get(name)
         if isinstance(thing, type) and not self._is_ours(thing.__module__):
             return self._foreign(thing) if self._changed_members(thing) else None
@@ -284,6 +391,7 @@ class Code:
         changed = []
         for base in kind.__mro__:
             if not self._is_ours(base.__module__):
+                self.guards.class_(base)
                 for name, member in sorted(vars(base).items()):
                     if self._is_users(members.function_of(member)):
                         changed.append((name, self.add(member)))
@@ -307,9 +415,9 @@ class Code:
             return
         self._settings.add(name)
         self._gap(f"setting {name}", _SET_HERE)
-        for attribute in chain[1:]:
-            thing = _read(thing, attribute)
-        self.parts.append((f"setting {name}", json_digest(self.add(thing))))
+        read = functools.partial(functools.reduce, _read, chain[1:], thing)
+        self.guards.result(read)
+        self.parts.append((f"setting {name}", json_digest(self.add(read()))))
 
     def _imported(
         self, imports: tuple[Import, ...], label: str, thing: Any
@@ -331,6 +439,8 @@ class Code:
             except _IMPORT_ERRORS as error:
                 self._gap(f"{label}: import of {item.module}", _cannot(error))
             else:
+                self.imported[module.__name__] = module
+                self.guards.name(sys.modules, name or item.module)
                 if item.attribute is not None:
                     own[item.name] = self._attribute(module, item.attribute)
                 else:
@@ -339,6 +449,7 @@ class Code:
 
     def _attribute(self, module: ModuleType, name: str) -> Any:
         """Return an attribute of a user's module, or a submodule, imported if necessary."""
+        self.guards.name(vars(module), name)
         try:
             if not hasattr(module, name) and hasattr(module, "__path__"):
                 full = f"{module.__name__}.{name}"
@@ -373,6 +484,7 @@ class Code:
         if not isinstance(thing, FunctionType):
             return f"{self._package(kind.__module__)} {kind.__qualname__}"
         label = f"{self._package(thing.__globals__.get('__name__'))} {members.name_of(thing)}"
+        self.guards.function(thing)
         closure = [(name, self.add(value)) for name, value in sorted(_closure(thing).items())]
         return f"{label} {closure} {self.add(thing.__defaults__)}"
 
@@ -414,6 +526,10 @@ class Code:
         is_union = origin in (typing.Union, types.UnionType)
         arguments = [self.add(argument) for argument in typing.get_args(thing)]
         return f"typing {'Union' if is_union else self.add(origin)} {arguments}"
+
+    def portable(self, path: str) -> str:
+        """Return a path without the folder of the code, which differs between machines."""
+        return str(self._values.portable(path))
 
     def _is_ours(self, name: str | None) -> bool:
         """Return whether the code of a module counts; code without a module (None) does."""
@@ -461,6 +577,44 @@ def _scope(thing: FunctionType | type) -> Mapping[str, Any]:
         if function.__module__ == thing.__module__:
             scope = {**function.__globals__, **scope, **_closure(function)}
     return scope
+
+
+def _is_imported(name: str) -> bool:
+    """Return whether workers import a module, whose statements they run then."""
+    module = sys.modules.get(name)
+    return module is not None and (is_installed(module) or is_editable(module))
+
+
+def _is_made_in_types(thing: Any) -> bool:
+    """Return whether a class was made by a call that does not know the module of its caller.
+
+    Such as `dataclasses.make_dataclass` before Python 3.12.
+    """
+    is_class = isinstance(thing, type) and thing.__module__ == "types"
+    return is_class and vars(types).get(thing.__name__) is not thing
+
+
+def _namespaces(thing: Any) -> list[dict[str, Any]]:
+    """Return the namespaces in which the global names of a definition are looked up."""
+    if isinstance(thing, ModuleType):
+        return [vars(thing)]
+    module = sys.modules.get(thing.__module__)
+    spaces = [] if module is None else [vars(module)]
+    if isinstance(thing, FunctionType):
+        functions = [thing]
+    else:
+        functions = [
+            f for f in members.functions_of(thing).values() if f.__module__ == thing.__module__
+        ]
+    for function in functions:
+        if not any(function.__globals__ is space for space in spaces):
+            spaces.append(function.__globals__)
+    return spaces
+
+
+def _is_data(value: Any) -> bool:
+    """Return whether a value is data, neither a definition nor a module."""
+    return not isinstance(value, ModuleType | type) and not callable(value)
 
 
 def _unreadable(thing: FunctionType | type) -> ConfigurationError:

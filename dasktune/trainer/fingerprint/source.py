@@ -12,6 +12,7 @@ import dis
 import inspect
 import linecache
 import sys
+import weakref
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,11 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from dasktune.trainer.base import HARMLESS
+from dasktune.trainer.fingerprint.data import json_digest
 from dasktune.trainer.fingerprint.dynamic import REFLECTIONS
+from dasktune.trainer.fingerprint.named_files import file_names, read_calls
+from dasktune.trainer.fingerprint.written import NOTHING_WRITTEN, WrittenGlobals, written_in
 from dasktune.trainer.parsing import parsed
 
 _Place = tuple[str, int]
@@ -72,6 +77,14 @@ class Piece:
         Its ways to read code as data, such as ``__subclasses__``.
     settings
         The attributes that statements of its module set, as dotted chains.
+    calls
+        The functions that statements of its module call, as dotted chains.
+    written
+        The global names that a function writes.
+    reads
+        Of a function, the expressions for the paths of the files that it reads.
+    file_names
+        Of a function, texts that may be names of files.
     is_running
         Of a function, whether the source is that of its code. It is not if the file was changed
         after the import, or if another program has rewritten the code.
@@ -89,6 +102,10 @@ class Piece:
     global_names: tuple[str, ...] = ()
     reflections: tuple[str, ...] = ()
     settings: tuple[tuple[str, ...], ...] = ()
+    calls: tuple[tuple[str, ...], ...] = ()
+    written: WrittenGlobals = NOTHING_WRITTEN
+    reads: tuple[ast.expr, ...] = ()
+    file_names: tuple[str, ...] = ()
     is_running: bool = True
     decorators: int = 0
     methods: Mapping[str, Piece] = field(default_factory=dict)
@@ -97,25 +114,47 @@ class Piece:
 class Sources:
     """Finds definitions in files, and reads each file once.
 
-    A file must not have changed since its import.
+    A file must not have changed between its import and the first time that it is read here. Later
+    the source of running code is the one that was read first: a change of the file changes
+    nothing until it is imported again, which makes other code objects.
     """
 
     def __init__(self) -> None:
         self._files: dict[str, _File | None] = {}
+        self._texts: dict[tuple[str, str], _File] = {}
 
     def piece(self, thing: FunctionType | type) -> Piece | None:
         """Return the source of a function or class, or None."""
         if isinstance(thing, type):
             return self._class_piece(thing)
-        file = self._file(thing.__code__.co_filename, thing.__globals__)
-        node = None if file is None else _function_node(file, thing.__code__)
+        code = thing.__code__
+        file = self._file_of(code, code.co_filename, thing.__globals__)
+        node = None if file is None else _function_node(file, code)
         if file is None or node is None:
             return None
-        piece, running = _piece(node, file), code_content(thing.__code__)
-        return replace(
-            piece,
-            is_running=any(code_content(code) == running for code in file.codes_at(node)),
-        )
+        if _running_text(code) is not None:
+            return _piece(node, file)
+        running = code_content(code)
+        is_running = any(code_content(item) == running for item in file.codes_at(node))
+        if is_running:
+            _note_running(code, file.text)
+        return replace(_piece(node, file), is_running=is_running)
+
+    def definition(
+        self, code: CodeType, namespace: dict[str, Any] | None = None
+    ) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None:
+        """Return the syntax tree of running code; None if its source is unknown or has changed."""
+        file = self._file(code.co_filename, namespace)
+        node = None if file is None else _function_node(file, code)
+        if file is None or node is None:
+            return None
+        running = code_content(code)
+        return node if any(code_content(each) == running for each in file.codes_at(node)) else None
+
+    def tree(self, code: CodeType, namespace: dict[str, Any] | None = None) -> ast.Module | None:
+        """Return the syntax tree of the file of running code; None if its source is unknown."""
+        file = self._file(code.co_filename, namespace)
+        return None if file is None else file.tree
 
     def module(self, module: ModuleType) -> Piece | None:
         """Return the source of a module; of a package, with all modules in it."""
@@ -126,8 +165,14 @@ class Sources:
             for path in folder.rglob("*.py")
         }
         if not folders and (own := getattr(module, "__file__", None)) is not None:
-            files = {"": own}
-        trees = [(name, file.tree) for name in sorted(files) if (file := self._file(files[name]))]
+            if (file := self._file_of(module, own)) is None:
+                return None
+            _note_running(module, file.text)
+            trees = [("", file.tree)]
+        else:
+            trees = [
+                (name, file.tree) for name in sorted(files) if (file := self._file(files[name]))
+            ]
         if not trees:
             return None
         chains = {chain for _, tree in trees for chain in _chains(tree)}
@@ -136,25 +181,61 @@ class Sources:
             canonical=[[name, canonical(tree)] for name, tree in trees],
             names=tuple(sorted(chains | imported)),
             settings=tuple(sorted({chain for _, tree in trees for chain in _settings(tree)})),
+            calls=tuple(sorted({chain for _, tree in trees for chain in _calls(tree)})),
+            written=written_in(trees[0][1]) if len(trees) == 1 else NOTHING_WRITTEN,
         )
+
+    def file_digest(self, module: ModuleType, file: str | None = None) -> str | None:
+        """Return the digest of the code in the file of a module, or None if it cannot be read.
+
+        Parameters
+        ----------
+        file
+            The file to read if the module is not loaded; None takes the module's own.
+        """
+        name = file or getattr(module, "__file__", None)
+        if name is None or not name.endswith(".py"):
+            return None
+        read = self._file(name) if file else self._file_of(module, name)
+        if read is None:
+            return None
+        if file is None:
+            _note_running(module, read.text)
+        return json_digest(canonical(read.tree))
 
     def _class_piece(self, thing: type) -> Piece | None:
         for method in _own_methods(thing):
             code = method.__code__
-            file = self._file(code.co_filename, method.__globals__)
+            file = self._file_of(code, code.co_filename, method.__globals__)
             if file is not None and (node := file.class_node(thing, code.co_firstlineno)):
                 return _piece(node, file)
         for name in _files_of(thing):
-            file = self._file(name)
+            file = self._file_of(thing, name)
             if file is not None and (node := file.class_node(thing, None)):
+                _note_running(thing, file.text)
                 return _piece(node, file)
         return None
+
+    def _file_of(
+        self,
+        thing: CodeType | type | ModuleType,
+        name: str,
+        namespace: dict[str, Any] | None = None,
+    ) -> _File | None:
+        """Return the file of a running thing as it was when its source was first read."""
+        text = _running_text(thing)
+        return self._file(name, namespace) if text is None else self._text(text, name)
+
+    def _text(self, text: str, name: str) -> _File:
+        if (text, name) not in self._texts:
+            self._texts[text, name] = _parsed(text, name)
+        return self._texts[text, name]
 
     def _file(self, name: str, namespace: dict[str, Any] | None = None) -> _File | None:
         if name not in self._files:
             linecache.checkcache(name)
             lines = linecache.getlines(name, namespace)
-            self._files[name] = _parsed("".join(lines), name) if lines else None
+            self._files[name] = self._text("".join(lines), name) if lines else None
         return self._files[name]
 
 
@@ -168,6 +249,7 @@ class _File:
     """
 
     def __init__(self, text: str, name: str) -> None:
+        self.text = text
         self.tree = parsed(text)
         compiled = compile(self.tree, name, "exec", dont_inherit=True)
         self.pieces: dict[ast.AST, Piece] = {}
@@ -177,6 +259,7 @@ class _File:
             if isinstance(node, _Callable):
                 self.functions[_place(node)].append(node)
         self.settings = tuple(sorted(set(_settings(self.tree))))
+        self.calls = tuple(sorted(set(_calls(self.tree))))
         self._codes: dict[_Place, list[CodeType]] = defaultdict(list)
         for code in _codes(compiled):
             self._codes[code.co_name, code.co_firstlineno].append(code)
@@ -191,6 +274,30 @@ class _File:
         if line is not None:
             nodes = [node for node in nodes if node.lineno <= line <= (node.end_lineno or line)]
         return nodes[-1] if nodes else None
+
+
+_MOST_RUNNING = 50_000
+_RUNNING: dict[int, tuple[weakref.ref[Any], object, str]] = {}
+"""The text of the file of a code object, a class without methods, or a module, by its identity.
+
+The second item is the specification of a module: it is another one after the module was loaded
+again.
+"""
+
+
+def _note_running(thing: CodeType | type | ModuleType, text: str) -> None:
+    """Remember the text of the file of a thing, and forget the oldest one if there are many."""
+    if len(_RUNNING) >= _MOST_RUNNING:
+        del _RUNNING[next(iter(_RUNNING))]
+    _RUNNING[id(thing)] = weakref.ref(thing), getattr(thing, "__spec__", None), text
+
+
+def _running_text(thing: CodeType | type | ModuleType) -> str | None:
+    """Return the text that was remembered for a thing, or None."""
+    known = _RUNNING.get(id(thing))
+    if known is None or known[0]() is not thing or known[1] is not getattr(thing, "__spec__", None):
+        return None
+    return known[2]
 
 
 @lru_cache(maxsize=16)
@@ -346,12 +453,22 @@ def _read_piece(node: ast.AST, file: _File) -> Piece:
     codes = file.codes_at(node) if isinstance(node, _Definition) else ()
     decorators = [item for item in getattr(node, "decorator_list", []) if not _is_kind(item)]
     piece = _read(node, codes)
-    return replace(piece, settings=file.settings, decorators=len(decorators))
+    return replace(
+        piece,
+        settings=file.settings,
+        calls=file.calls,
+        written=written_in(node),
+        reads=read_calls(node),
+        file_names=file_names(node),
+        decorators=len(decorators),
+    )
 
 
 def _class_source(node: ast.ClassDef, file: _File) -> Piece:
     """Return the source of a class without its functions, which come apart, and inner classes."""
-    body = [item for item in node.body if not isinstance(item, _Statement)]
+    body = [
+        item for item in node.body if not isinstance(item, _Statement) and not _is_harmless(item)
+    ]
     functions = {item.name: item for item in node.body if isinstance(item, _Function)}
     inner = {_place(item) for item in node.body if isinstance(item, _Statement)}
     codes = [code for code in file.codes_at(node) if code.co_name == node.name]
@@ -359,7 +476,15 @@ def _class_source(node: ast.ClassDef, file: _File) -> Piece:
     rest = ast.ClassDef(**{**dict(ast.iter_fields(node)), "body": body})
     methods = {name: _piece(function, file) for name, function in functions.items()}
     piece = _read(rest, kept, deep=False)
-    return replace(piece, settings=file.settings, methods=methods)
+    return replace(piece, settings=file.settings, calls=file.calls, methods=methods)
+
+
+def _is_harmless(statement: ast.stmt) -> bool:
+    """Return whether a statement of a class only names what may differ after loading."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return name == HARMLESS
+    return False
 
 
 def _read(node: ast.AST, codes: Iterable[CodeType], *, deep: bool = True) -> Piece:
@@ -392,6 +517,17 @@ def _settings(node: ast.AST) -> Iterator[tuple[str, ...]]:
             ) if chain := _chain(place):
                 yield (*chain, name)
         yield from _settings(child)
+
+
+def _calls(node: ast.AST) -> Iterator[tuple[str, ...]]:
+    """Yield the functions that module-level statements call for their effect: ``seed(1)``."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
+                continue
+            case ast.Expr(value=ast.Call(func=function)) if chain := _chain(function):
+                yield chain
+        yield from _calls(child)
 
 
 def _is_kind(decorator: ast.expr) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import types
 from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
@@ -41,6 +42,8 @@ class Values:
         Returns whether the code of a module counts.
     folders
         Folders of the code: paths below them count without them.
+    note
+        Called with each value that is described.
     """
 
     def __init__(
@@ -48,7 +51,9 @@ class Values:
         add: Callable[[Any], str],
         is_ours: Callable[[str | None], bool],
         folders: tuple[str, ...],
+        note: Callable[[Any], None],
     ) -> None:
+        self._note = note
         self._add = add
         self._is_ours = is_ours
         self._folders = folders
@@ -59,6 +64,7 @@ class Values:
     def describe(self, thing: Any) -> str | None:
         """Return a value as text; None if its content is unknown."""
         kind = type(thing)
+        self._note(thing)
         if id(thing) in self._open:
             return f"{kind.__name__} itself"
         self._open.add(id(thing))
@@ -80,11 +86,11 @@ class Values:
             # Versions of NumPy differ in the repr.
             return f"{kind.__name__} {thing.dtype.str} {thing.item()!r}"
         if thing is None or isinstance(thing, (bool, int, str)):
-            return f"{kind.__name__} {self._portable(thing)!a}"
+            return f"{kind.__name__} {self.portable(thing)!a}"
         if isinstance(thing, _SHOWN_BY_REPR):
             return f"{kind.__name__} {thing!r}"
         if isinstance(thing, PurePath):
-            return repr(kind(self._portable(str(thing))))
+            return repr(kind(self.portable(str(thing))))
         if isinstance(thing, re.Pattern):
             # The repr of a long pattern shows only its beginning.
             return f"{thing!r}{thing.pattern[200:]!r}" if len(thing.pattern) > 150 else repr(thing)
@@ -94,7 +100,7 @@ class Values:
             return f"dataclasses {kind.__qualname__}"  # stands for a default that is missing
         if is_torch(thing, "dtype", "device"):
             return repr(thing)
-        return self._array_text(thing) or self._container_text(thing)
+        return self._array_text(thing) or self._container_text(thing) or self._library_text(thing)
 
     def _array_text(self, thing: Any) -> str | None:
         kind = type(thing)
@@ -131,7 +137,50 @@ class Values:
             return f"{kind.__name__} {pairs}{made}"
         return None
 
-    def _portable(self, thing: Any) -> Any:
+    def _library_text(self, thing: Any) -> str | None:
+        """Return the text of an object whose class a package defines, if its content is known."""
+        kind = type(thing)
+        if isinstance(thing, np.vectorize):
+            names: tuple[str, ...] = ("pyfunc", "otypes", "signature", "excluded", "cache")
+        elif isinstance(thing, np.poly1d):
+            names = ("coeffs", "variable")
+        elif _is_of(thing, "argparse", "Namespace"):
+            names = tuple(vars(thing))
+        elif _is_of(thing, "torch.nn", "Module") or _is_of(thing, "torch.utils.data", "Dataset"):
+            # Most of what a module keeps for hooks is empty, and differs between versions.
+            names = tuple(
+                name
+                for name, value in vars(thing).items()
+                if name[:1] != "_" or (isinstance(value, Sized) and len(value))
+            )
+        elif _is_of(thing, "pandas", "DataFrame", "Series", "Index"):
+            return f"{kind.__name__} {self._table(thing)}"
+        else:
+            return None
+        if self._is_ours(kind.__module__):
+            return None  # its attributes count as those of any object
+        values = [(name, self._add(getattr(thing, name, None))) for name in names]
+        return f"{self._add(kind)} {values}"
+
+    def _table(self, table: Any) -> list[object]:
+        """Return the parts of a table of pandas, a column of it, or its index."""
+        pandas = sys.modules["pandas"]
+        if isinstance(table, pandas.MultiIndex):
+            return self._table(table.to_frame(index=False))
+        if isinstance(table, pandas.DataFrame):
+            columns = [self._table(table.iloc[:, place]) for place in range(table.shape[1])]
+            return [self._table(table.columns), self._table(table.index), columns]
+        kind, values = table.dtype, table.array
+        is_plain = isinstance(kind, np.dtype) and not kind.hasobject
+        array = np.asarray(values) if is_plain else np.asarray(values, dtype=object)
+        shown: list[object] = [str(kind), self._add(table.name), self._add(array)]
+        if isinstance(kind, pandas.CategoricalDtype):
+            shown += [self._table(kind.categories), str(kind.ordered)]
+        if isinstance(table, pandas.Series):
+            shown.append(self._table(table.index))
+        return shown
+
+    def portable(self, thing: Any) -> Any:
         """Return text with the folder of the code replaced: it differs between machines."""
         if not isinstance(thing, str):
             return thing
@@ -158,6 +207,12 @@ class Values:
 
     def _attributes(self, thing: Any) -> list[tuple[str, str]]:
         return [(name, self._add(getattr(thing, name, None))) for name in _attribute_names(thing)]
+
+
+def _is_of(thing: Any, module: str, *names: str) -> bool:
+    """Return whether a thing has one of these types of a package, without importing it."""
+    loaded = sys.modules.get(module)
+    return loaded is not None and isinstance(thing, tuple(getattr(loaded, name) for name in names))
 
 
 def rank(item: Any) -> tuple[str, str, int]:

@@ -15,11 +15,13 @@ from pathlib import Path
 from types import ModuleType
 
 from dasktune.errors import ConfigurationError
+from dasktune.trainer import settings
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
+from dasktune.trainer.settings import SETTINGS
 
 from .programs import CHANGED, UNCHANGED, both
 
-PACKAGES = ("dasktune", "numpy", "torch")
+PACKAGES = ("dasktune", "numpy", "pandas", "torch")
 
 
 def load(path: Path, text: str) -> ModuleType:
@@ -33,6 +35,15 @@ def load(path: Path, text: str) -> ModuleType:
     sys.modules["program"] = module
     spec.loader.exec_module(module)
     return module
+
+
+def restore_settings() -> None:
+    """Give all settings the values of a new process."""
+    if (options := settings._options_of_builds()) is not None:
+        options.take_back()  # those of a trainer that an earlier test has built
+    for setting in SETTINGS.values():
+        if setting.module in sys.modules and setting.read() != setting.default:
+            setting.write(setting.default)
 
 
 def is_plain(text: str) -> bool:
@@ -58,6 +69,7 @@ def digests(order: str, *, plain: bool) -> dict[str, str]:
                 found[name] = fingerprint(module.Net, {}).digest
             except ConfigurationError as error:
                 found[name] = str(error)
+            restore_settings()
     return found
 
 

@@ -12,6 +12,7 @@ import torch
 from dasktune.errors import ConfigurationError
 from dasktune.trainer.fingerprint.fingerprint import code_parts, fingerprint
 from dasktune.trainer.fingerprint.source import Sources
+from dasktune.trainer.given import as_trainer
 from tests.toy_trainers import Adding
 
 STUDY = """
@@ -345,3 +346,20 @@ def test_only_the_class_that_was_defined_counts(digest_of, condition):
 
     assert digest("[8][0]", "1") == digest("[8][0]", "2")
     assert digest("[8][0]", "1") != digest("[8, 9][0]", "1"), "its source, with the same value"
+
+
+def test_names_of_harmless_parts_do_not_count() -> None:
+    class Named:
+        def train(self) -> None: ...
+
+    def train(run: object) -> None: ...
+
+    def digest(thing: type) -> str:
+        return fingerprint(thing, {}).digest
+
+    before = digest(Named)
+    Named.harmless_differences = ("trainer.log",)  # type: ignore[attr-defined]
+    assert digest(Named) == before
+    made = digest(as_trainer(train))
+    train.harmless_differences = ("trainer.variables['log']",)  # type: ignore[attr-defined]
+    assert digest(as_trainer(train)) == made

@@ -9,7 +9,7 @@ import os
 import string
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +20,7 @@ import torch
 
 from dasktune.trainer import Fingerprint, fingerprint
 
-from .print_digests import digests, load
+from .print_digests import digests, load, restore_settings
 from .programs import CHANGED, UNCHANGED, Pair, both
 
 Outcome = tuple[Fingerprint, str]
@@ -34,11 +34,15 @@ PATCHED = (
 
 
 @pytest.fixture(autouse=True)
-def unchanged_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def unchanged_packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Take back after each test what the programs set in installed packages."""
+    threads = torch.get_num_threads()
     for place, name in PATCHED:
         monkeypatch.setattr(place, name, getattr(place, name))
     monkeypatch.setitem(sys.modules, "program", ModuleType("program"))
+    yield
+    restore_settings()
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -47,6 +51,7 @@ def run(tmp_path: Path) -> Run:
     numbers = itertools.count()
 
     def outcome(text: str) -> Outcome:
+        restore_settings()
         trainer = load(tmp_path / str(next(numbers)) / "program.py", text).Net
         return fingerprint(trainer, {}), repr(trainer().train())
 
@@ -72,6 +77,7 @@ NAMED = {
     "wrapper of an installed package": "numpy.errstate",
     "wrapped or not": "numpy.errstate",
     "globals of a function": "class Net: __globals__",
+    "setting: search of convolutions": "",
 }
 """By change the gap that is named beside another digest."""
 
@@ -92,14 +98,23 @@ UNSEEN = {
     "value: context variable": "ContextVar",
     "value: weak reference": "weakref.ReferenceType",
     "value: generator of NumPy": "numpy.Generator",
-    "value: polynomial of NumPy": "numpy.poly1d",
     "value: sparse tensor": "torch.Tensor",
-    "value: module of torch": "torch.Dropout",
+    "setting: seed of NumPy": "setting numpy.random.seed",
+    "setting: seed of Python": "setting random.seed",
+    "setting: seed of torch": "setting torch.manual_seed",
+    "setting: threads of torch": "setting torch.set_num_threads",
+    "file: by a helper that is given the name": "c.txt",
+    "file: large": "c.txt",
 }
 """By change the gap that is named instead of another digest: the content cannot be known."""
 
 
-@pytest.mark.filterwarnings("ignore:the matrix subclass", "ignore:divide by zero")
+@pytest.mark.filterwarnings(
+    "ignore:the matrix subclass",
+    "ignore:divide by zero",
+    "ignore:unclosed file",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
 @pytest.mark.parametrize("name", CHANGED)
 def test_changed_program_has_another_fingerprint(name: str, run: Run) -> None:
     (first, result), (second, other_result) = run(CHANGED[name])
@@ -119,17 +134,30 @@ def test_unchanged_program_has_the_same_fingerprint(name: str, run: Run) -> None
     assert set(first.gaps) == {"data"}
 
 
-def test_function_whose_file_was_changed_since_is_a_gap(tmp_path: Path) -> None:
+def test_file_changed_before_its_first_fingerprint_is_a_gap(tmp_path: Path) -> None:
     text = "class Net:\n    def train(self): return 1\n"
     path = tmp_path / "a" / "program.py"
     trainer = load(path, text).Net
-    before = fingerprint(trainer, {})
-    assert set(before.gaps) == {"data"}
     path.write_text(text.replace("return 1", "return 12"))
     running = fingerprint(trainer, {})
     assert "start Python anew" in running.gaps["Net.train: its source"]
     imported = fingerprint(load(tmp_path / "b" / "program.py", path.read_text()).Net, {})
+    before = fingerprint(load(tmp_path / "c" / "program.py", text).Net, {})
     assert len({before.digest, running.digest, imported.digest}) == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["class Net:\n    def train(self): return 1\n", "class Net: k = 1"]
+)
+def test_file_changed_later_counts_when_imported_again(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a" / "program.py"
+    trainer = load(path, text).Net
+    before = fingerprint(trainer, {})
+    assert set(before.gaps) == {"data"}
+    path.write_text("# One line more.\n" + text.replace("1", "12"))
+    assert fingerprint(trainer, {}) == before
+    imported = load(tmp_path / "b" / "program.py", path.read_text())
+    assert fingerprint(imported.Net, {}).digest != before.digest
 
 
 def test_battery_has_programs_of_both_kinds() -> None:

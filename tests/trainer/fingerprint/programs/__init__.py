@@ -11,7 +11,8 @@ from textwrap import dedent
 
 from .functions import FUNCTIONS, REACHED
 from .members import MEMBERS
-from .unchanged import UNCHANGED
+from .process import PROCESS, UNCHANGED_PROCESS
+from .unchanged import UNCHANGED as _UNCHANGED
 from .values import VALUES
 
 __all__ = ["CHANGED", "UNCHANGED", "Pair", "both"]
@@ -36,9 +37,13 @@ CHANGED: dict[str, Pair] = {
     **MEMBERS,
     **FUNCTIONS,
     **REACHED,
+    **PROCESS,
     **{
         f"value: {name}": (f"{head}\nX = <<{first}||{second}>>\n", shown)
         for name, (head, first, second, shown) in VALUES.items()
     },
 }
 """Changes after which a training gives another result; `UNCHANGED` gives the same."""
+
+UNCHANGED: dict[str, Pair] = {**_UNCHANGED, **UNCHANGED_PROCESS}
+"""Changes after which a training gives the same result."""
