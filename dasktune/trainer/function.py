@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from types import FrameType
@@ -12,18 +12,33 @@ from typing import Any, ClassVar, NoReturn, SupportsFloat
 
 import numpy as np
 
-from dasktune.errors import StateError, TrainerError, UnknownValueError, refuse
+from dasktune.errors import ConfigurationError, StateError, TrainerError, UnknownValueError, refuse
 from dasktune.space.domains import Choice, Float, Int
 from dasktune.trainer import attributes
 from dasktune.trainer.base import problems_of
+from dasktune.trainer.carried import LoopVariables
 from dasktune.trainer.data import ResumableLoader
+from dasktune.trainer.option_places import (
+    OptionPlace,
+    OptionPlaces,
+    constants_of,
+    is_same,
+    own_copy,
+)
 from dasktune.trainer.optional_torch import torch
 from dasktune.trainer.torch import TorchTrainer
 from dasktune.trainer.turns import Turns
 from dasktune.trainer.variables import Variables, refuse_untracked
 from dasktune.types import Step, Value, refuse_unknown_value
 
-OPTIONS = ("version", "ignored_config", "harmless_differences", "deterministic", "threads")
+OPTIONS = (
+    "version",
+    "ignored_config",
+    "harmless_differences",
+    "deterministic",
+    "threads",
+    "clears_gradients",
+)
 """Attributes of a function that its trainer takes over."""
 
 _HINTS = {
@@ -81,11 +96,18 @@ class Run(Mapping[str, Value]):
         """What was reported in the last step."""
         self.tracked: dict[str, Any] = {}
         """The objects with a state, by name."""
-        self._fixed: list[Any] = []
+        self.fixed: list[Any] = []
+        """The objects whose state never changes."""
         self.variables = Variables()
         """The function's own variables while it pauses."""
-        self._values = dict(values)
+        self.carried = LoopVariables(self, lambda: self.variables.frames)
+        """Those of them that a state holds."""
+        self._values = {name: own_copy(value) for name, value in values.items()}
+        self._places: dict[str, OptionPlaces] = {}
+        """The options that were made with each hyper-parameter; known once the loop begins."""
         self._unused: dict[str, Value] = {}
+        self._unclear: dict[str, tuple[list[OptionPlace], Value | None]] = {}
+        """Options, one of which the loop sets in this step, and their old value."""
         self.used: list[str] = []
         """The hyper-parameters that the loop has read, in the order of their names."""
         self._has_loop = self._is_looping = self._is_over = False
@@ -179,9 +201,12 @@ class Run(Mapping[str, Value]):
         A single object is returned as it is, several as a tuple.
 
         When the value of a hyper-parameter changes that is an option of a tracked optimizer
-        (such as ``lr``), or the ``batch_size`` of a tracked loader, the new value is set there,
-        wherever the old one was. An object with a method ``set_options(values)`` gets all values
-        here, and then those that change; it returns the names that it has taken over.
+        (such as ``lr``), or the ``batch_size`` of a tracked loader, the new value is set in the
+        options that were made with ``run[name]``. An option with an equal constant keeps it. The
+        origin of small integers and of computed numbers is not known: if several options have the
+        old one, the step fails with the lines to write, unless the loop sets an option itself. An
+        object with a method ``set_options(values)`` gets all values here, and then those that
+        change; it returns the names that it has taken over.
 
         Parameters
         ----------
@@ -221,7 +246,7 @@ class Run(Mapping[str, Value]):
         An object that each step makes anew, such as a generator, is named there.
         """
         if self.step <= 1:  # later steps are not checked, and need not hold them
-            self._fixed += objects
+            self.fixed += objects
 
     def loader(self, source: Any, batch_size: int | None = None, **options: Any) -> Any:
         """Return a tracked loader of batches: iterating over it gives the rest of an epoch.
@@ -244,7 +269,7 @@ class Run(Mapping[str, Value]):
             from dasktune.trainer.torch_loader import loader
 
             made = loader(source, **given)
-            self._fixed += made.fixed
+            self.fixed += made.fixed
         elif not is_of_torch and batch_size is not None:
             made = ResumableLoader(source, batch_size, **given)
         else:
@@ -293,12 +318,27 @@ class Run(Mapping[str, Value]):
         while True:
             self.variables.look_from(sys._getframe(1), __name__)
             if self.step <= 1:
-                known = (*self.tracked.values(), *self._fixed)
+                known = (*self.tracked.values(), *self.fixed)
                 refuse_untracked(self.variables, known, self, is_first=not self.step)
+                self._begin_checked()
             turns.pause()
             yield self.step
             self.step += 1
             self._refuse_unused()
+
+    def _begin_checked(self) -> None:
+        """Note what there is before the first step; refuse variables that no state can hold."""
+        if not self.step:
+            self.carried.begin()
+            constants = constants_of(self.variables.frames)
+            self._places = {
+                name: OptionPlaces.of(name, self._values, self.tracked, constants)
+                for name in self._values
+            }
+        try:
+            self.carried.saved(is_first=not self.step)
+        except StateError as error:
+            raise ConfigurationError(str(error)) from error
 
     def report(self, *values: object, **metrics: Any) -> None:
         """Give the metrics of the present step, as names and numbers.
@@ -340,6 +380,7 @@ class Run(Mapping[str, Value]):
         """Note that the function has ended: from now on its run is of no use."""
         self._is_over = True
         self.variables.end()
+        self.carried.end()
 
     def begin(self, values: Mapping[str, Value]) -> None:
         """Take over the values of the first step, or of the last one before the run goes on."""
@@ -351,36 +392,28 @@ class Run(Mapping[str, Value]):
         Raises
         ------
         TrainerError
-            If it may belong to another hyper-parameter, and the loop does not read this one.
+            If it is not known where it was, and the loop does not read it.
         """
-        places = list(self._places(name, before))
-        others = sorted(each for each, other in self._values.items() if _is_same(other, before))
-        if len({id(item) for item, _ in places}) > 1 and (alike := [*filter(name.__ne__, others)]):
-            if name in self.used:
-                return True  # the loop sets it
-            raise TrainerError(
-                f"the value of {name!r} changes, and {alike[0]!r} had the same one: it is not "
-                f"known which tracked object has which; read run[{name!r}] within the loop, and "
-                "set it there in each step"
-            )
-        for item, options in places:
-            if options is None:
-                item.batch_size = value
-            else:
-                options[name] = value
+        places, sure = OptionPlaces(), self._places.get(name, OptionPlaces()).sure
+        if before is not None and name in self._places:
+            places = self._places[name].holding(before)
+        if places.possible or 0 < len(places.sure) < len(sure):
+            if name not in self.used:
+                self._refuse_unclear(name, [*places.sure, *places.possible], value)
+            self._unclear[name] = [*places.sure, *places.possible], before
+            return True
+        for place in places.sure:
+            place.put(value)
         takers = [item for item in self.tracked.values() if hasattr(item, "set_options")]
         taken = [item for item in takers if name in item.set_options({name: value})]
-        return bool(places or taken)
+        return bool(places.sure or taken)
 
-    def _places(self, name: str, value: Any) -> Iterator[tuple[Any, dict[str, Any] | None]]:
-        """Yield the tracked objects with an option of this value: the object, and its options."""
-        for item in self.tracked.values():
-            if isinstance(item, torch.optim.Optimizer):
-                for group in item.param_groups:
-                    if name in group and _is_same(group[name], value):
-                        yield item, group
-            elif isinstance(item, ResumableLoader) and name == "batch_size":
-                yield from [(item, None)] if item.batch_size == value else []
+    def _refuse_unclear(self, name: str, places: Sequence[OptionPlace], value: Value) -> NoReturn:
+        lines = " or ".join(f"{place.line} = run[{name!r}]" for place in places)
+        raise TrainerError(
+            f"the value of {name!r} changes to {value!r}, and it is not known which of the "
+            f"options with the old value came from it; set the right ones in the loop: {lines}"
+        )
 
     def _refuse_over(self, use: str) -> None:
         if self._is_over:
@@ -392,6 +425,10 @@ class Run(Mapping[str, Value]):
     def _refuse_unused(self) -> None:
         unused = sorted(name for name in self._unused if name not in self.used)
         self._unused.clear()
+        for name, (places, before) in self._unclear.items():
+            if all(is_same(place.value, before) for place in places):
+                self._refuse_unclear(name, places, self._values[name])
+        self._unclear.clear()
         if unused:
             raise TrainerError(
                 f"the value of {unused[0]!r} has changed, and nothing used it in step "
@@ -467,12 +504,12 @@ class FunctionTrainer(TorchTrainer):
         return nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the tracked objects, and `Run.state`.
+        """Return the state of the tracked objects, of `Run.state`, and of carried variables.
 
         Raises
         ------
         StateError
-            If `Run.state` holds what cannot be saved.
+            If `Run.state` or a carried variable holds what cannot be saved.
         """
         for name, value in self.run.state.items():
             if not attributes.is_value(value):
@@ -481,7 +518,15 @@ class FunctionTrainer(TorchTrainer):
                     "must consist of numbers, strings, arrays, tensors, lists and dicts, got a "
                     f"{type(value).__name__}; objects with state_dict() belong into run.track",
                 )
-        return super().state_dict()
+        state = super().state_dict()
+        if variables := self.run.carried.saved():
+            state["variables"] = variables
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the tracked objects, `Run.state`, and the variables that the loop carries."""
+        super().load_state_dict(state)
+        self.run.carried.restore(state.get("variables", {}))
 
     def _attributes(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("tracked", *_SAVED)}
@@ -571,13 +616,9 @@ def drawn_from(domain: Float | Int | Choice, name: str, value: Value) -> Value:
         If it is of another domain.
     """
     if isinstance(domain, Choice):
-        is_in = any(_is_same(option, value) for option in domain.options)
+        is_in = any(is_same(option, value) for option in domain.options)
     else:
         is_in = isinstance(value, int | float) and value in domain
     if not is_in:
         raise TrainerError(f"the value of {name!r} must be in {domain}, got {value!r}")
     return value
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)

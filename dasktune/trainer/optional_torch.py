@@ -23,7 +23,8 @@ def _absent() -> Any:
     """Return the names that `TorchTrainer` and training functions use, without a torch."""
     return SimpleNamespace(
         Tensor=_OfTorch,
-        nn=SimpleNamespace(Module=_OfTorch),
+        Size=_OfTorch,
+        nn=SimpleNamespace(Module=_OfTorch, Parameter=_OfTorch),
         optim=SimpleNamespace(Optimizer=_OfTorch),
         utils=SimpleNamespace(data=SimpleNamespace(DataLoader=_OfTorch)),
         no_grad=nullcontext,

@@ -47,6 +47,11 @@ class Variables(Mapping[str, Any]):
             frame = frame.f_back
         self._frames = tuple(frames)
 
+    @property
+    def frames(self) -> tuple[FrameType, ...]:
+        """The paused calls, the innermost first."""
+        return self._frames
+
     def end(self) -> None:
         """Show no variables: the function has ended, and its frames would keep them alive."""
         self._frames = ()

@@ -19,8 +19,8 @@ from dasktune.cli.study_file import load
 from dasktune.cluster.local import local_client
 from dasktune.sequences import Piecewise
 from dasktune.trainer import run_alone
-from dasktune.trainer.check_resume.differences import state_differences
 from dasktune.trainer.lifecycle import TrainerRun
+from dasktune.trainer.proof.differences import state_differences
 from tests.effort import examples
 from tests.study_folder import working_in
 
