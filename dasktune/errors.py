@@ -93,6 +93,25 @@ class UnknownValueError(TrainerError, KeyError):
     """User code reads a hyper-parameter that its trial does not have."""
 
 
+class ResumeError(TrainerError):
+    """A trainer that has loaded a state is not the one that saved it; nothing was trained.
+
+    Parameters
+    ----------
+    message
+        What differs, in words.
+    traceback
+        The traceback if its `load_state_dict` raised; else empty.
+    paths
+        The parts that differ.
+    """
+
+    def __init__(self, message: str, traceback: str = "", paths: Sequence[str] = ()) -> None:
+        super().__init__(message, traceback)
+        self.args = message, traceback, tuple(paths)
+        self.paths = tuple(paths)
+
+
 class StorageError(DasktuneError):
     """A checkpoint store or database cannot be used in its present condition."""
 

@@ -191,6 +191,8 @@ class LightningTrainer(TorchTrainer):
         The metrics of the last step.
     """
 
+    # Lightning's own checkpoint has what its loops and callbacks need.
+    harmless_differences = ("trainer.module._trainer", "trainer.held")
     model_endings = (".ckpt",)
 
     make_module: ClassVar[Callable[..., Any]]

@@ -19,7 +19,7 @@ from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -94,6 +94,9 @@ class Commit:
         Versions and device of the training; JSON.
     seconds
         Training time since the parent.
+    proof
+        What the trainer held beside the state, packed (`dasktune.trainer.proof`): `load` reads it,
+        other ways to a commit leave it out.
     """
 
     key: str
@@ -105,10 +108,12 @@ class Commit:
     reports: tuple[tuple[Step, Metrics], ...] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    proof: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the commit as strict JSON."""
-        document = {part.name: getattr(self, part.name) for part in fields(self)}
+        """Return the commit without its proof as strict JSON."""
+        names = (part.name for part in fields(self) if part.name != "proof")
+        document = {name: getattr(self, name) for name in names}
         reports = [[step, metrics_to_json(metrics)] for step, metrics in self.reports]
         return {**document, "reports": reports, "environment": dict(self.environment)}
 
@@ -250,6 +255,7 @@ class CheckpointStore:
         reports: Sequence[tuple[Step, Metrics]] = (),
         environment: Mapping[str, Any] | None = None,
         seconds: float = 0.0,
+        proof: str = "",
     ) -> Commit:
         """Store a state durably and return the commit of its key.
 
@@ -279,7 +285,7 @@ class CheckpointStore:
             environment=environment or {},
             seconds=seconds,
         )
-        content = _commit_bytes(commit, data if is_small else None)
+        content = _commit_bytes(commit, data if is_small else None, proof)
         with self._failing("write to"):
             while not self._files.create(path, content):
                 winner = self._winner(key)
@@ -337,7 +343,7 @@ class CheckpointStore:
                 data, attributes = read_array(read, commit.nbytes)
             state = decode(_document_in(attributes, commit.digest), data, copy=False)
             data.check()  # also the bytes outside all tensors, so that any zarr can read them
-            return state, commit
+            return state, replace(commit, proof=file.proof)
 
     def discard(self, key: str, *, attempt: str | None = None) -> bool:
         """Remove a checkpoint, the commit first, and return whether it was removed.
@@ -554,17 +560,22 @@ class _CommitFile:
         The commit.
     array
         The files of the array by name, if the state lies in the commit; else None.
+    proof
+        See `Commit`.
     """
 
     commit: Commit
     array: Mapping[str, Buffer] | None
+    proof: str = ""
 
 
-def _commit_bytes(commit: Commit, array: ArrayFiles | None) -> bytes:
+def _commit_bytes(commit: Commit, array: ArrayFiles | None, proof: str = "") -> bytes:
     """Return the content of a commit's file, in which the files of an array lie if given."""
     document = commit.to_json()
     version = _VERSION if array is None else _VERSION_WITH_STATE
     text = {"format": _FORMAT, "version": version, "check": _check_of(document), "commit": document}
+    if proof:
+        text["proof"] = proof
     if array is not None:
         contents = {name: b"".join(part.data for part in array[name]) for name in array}
         text[METADATA] = contents[METADATA].decode()
@@ -609,7 +620,10 @@ def _commit_from_bytes(content: bytes) -> _CommitFile:
         )
     if not whole:
         raise CorruptCheckpointError("commit is altered: its check does not match")
-    return _CommitFile(commit=Commit.from_json(text["commit"]), array=array)
+    proof = text.get("proof", "")
+    if not isinstance(proof, str):
+        raise CorruptCheckpointError(f"proof must be a text, got {proof!r:.150}")
+    return _CommitFile(commit=Commit.from_json(text["commit"]), array=array, proof=proof)
 
 
 def _array_in(text: Mapping[str, Any]) -> dict[str, Buffer]:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from dasktune.trainer.base import Trainer, problems_of
 from dasktune.trainer.check_resume.check import CheckLimit, ResumeReport, check_resume
-from dasktune.trainer.check_resume.differences import Difference, state_differences
 from dasktune.trainer.code import TrainerCode, pack, unpack
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.fingerprint.data import data_digest
 from dasktune.trainer.fingerprint.fingerprint import Fingerprint, fingerprint
 from dasktune.trainer.lifecycle import LoneRun, TrainerRun, run_alone
+from dasktune.trainer.proof.differences import Difference, state_differences
 
 if TYPE_CHECKING:
     from dasktune.trainer.function import Run

@@ -4,7 +4,7 @@
 generators); they are found in containers and in the attributes of other objects, too. *Values*
 are numbers, strings, None, arrays, tensors, and lists, tuples, dicts and sets of these. *Others*
 (data sets, objects of other classes, a `deque`) cannot be saved: they must be after loading what
-they were when the state was saved, and a digest of their parts shows whether they are.
+they were when the state was saved, which the proof of each resume shows.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from typing import Any
 import numpy as np
 
 from dasktune.errors import StateError
-from dasktune.storage.tensors import digest_of
-from dasktune.trainer.base import is_harmless
-from dasktune.trainer.contents import ContentStamp
 from dasktune.trainer.generators import generator_state, is_generator, restore_generator
 from dasktune.trainer.optional_torch import torch
 from dasktune.trainer.slots import slots
@@ -61,19 +58,6 @@ def objects(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def values(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes that are values by name."""
     return {name: value for name, value in attributes.items() if is_value(value)}
-
-
-def others(attributes: Mapping[str, Any], harmless: tuple[str, ...]) -> dict[str, str]:
-    """Return digests by name of the attributes that are neither values nor objects.
-
-    The digests are equal in every process. They leave out the objects within, functions, and
-    parts of which the trainer says that they decide nothing.
-    """
-    return {
-        name: digest_of("\n".join(_other_tokens(f"trainer.{name}", value, harmless)).encode())
-        for name, value in attributes.items()
-        if not is_value(value) and not is_object(value) and not callable(value)
-    }
 
 
 def is_object(value: object) -> bool:
@@ -254,24 +238,6 @@ def items_within(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, A
         waiting.extend(islice(inner, max(0, MOST_ITEMS - count - len(waiting))))
 
 
-def _other_tokens(path: str, value: Any, harmless: tuple[str, ...]) -> Iterator[str]:
-    """Yield path, type and contents of the parts of a value, as texts."""
-    for place, item in items_within(path, value, set()):
-        if is_harmless(place, harmless):
-            continue
-        yield f"{place}: {type(item).__module__}.{type(item).__qualname__}"
-        if is_object(item):
-            continue
-        if isinstance(item, (np.ndarray, torch.Tensor)) and is_value(item):
-            yield from map(repr, ContentStamp.of(item).tokens[1:])
-        elif isinstance(item, (set, frozenset)):
-            yield from sorted(repr(part) for part in item if isinstance(part, PLAIN))
-        else:
-            for inner, part in islice(_parts(place, item), MOST_ITEMS):
-                if isinstance(part, PLAIN) and not is_harmless(inner, harmless):
-                    yield f"{inner}: {type(part).__name__} {part!r}"
-
-
 def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield path and value of the direct parts of a container or an object."""
     if isinstance(value, (list, tuple, deque)):
@@ -310,15 +276,33 @@ def _load_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     tensors = OrderedDict(state["tensors"])
     # Versions of the module's parts: torch keeps them in an attribute of the dict.
     tensors._metadata = module.state_dict()._metadata  # type: ignore[attr-defined]
+    buffers = dict(module.named_buffers())
+    for name, saved in tensors.items():
+        if name in buffers and buffers[name].shape != saved.shape:
+            _put_buffer(module, name, saved, is_saved=True)
     module.load_state_dict(tensors)
     buffers = dict(module.named_buffers())
     with torch.no_grad():
         for name, saved in state["buffers"].items():
-            buffers[name].copy_(saved)
+            if name not in buffers or buffers[name].shape != saved.shape:
+                _put_buffer(module, name, saved)  # it grows, or is made when first needed
+            else:
+                buffers[name].copy_(saved)
     for name, part in module.named_modules():
         part.training = name not in state["evaluating"]
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name not in state["frozen"])
+
+
+def _put_buffer(
+    module: torch.nn.Module, name: str, saved: torch.Tensor, *, is_saved: bool = False
+) -> None:
+    """Set a buffer that is not the module's in number or shape, on the module's device."""
+    owner, _, last = name.rpartition(".")
+    part = module.get_submodule(owner)
+    known = part._buffers.get(last) if last in part._buffers else None
+    like = known if known is not None else next(module.parameters(), saved)
+    part.register_buffer(last, saved.to(like.device), persistent=is_saved)
 
 
 def _plain(state: Any) -> Any:

@@ -17,6 +17,10 @@ from dasktune.types import Sequences, Step, Value
 OWN = "_dasktune_"
 """Begins the names of attributes that dasktune itself keeps in a trainer and its class."""
 
+HARMLESS = "harmless_differences"
+"""Attribute of trainers that names what may differ after loading. It decides no result, so it is
+no part of a fingerprint, and compared nowhere."""
+
 LOGGERS = f"{OWN}loggers"
 """Attribute of a trainer class: the loggers that it brings to each study that trains it."""
 
@@ -173,7 +177,7 @@ def problems_of(trainer_class: object) -> tuple[str, ...]:
     ]
     if (needed := _required_arguments(trainer_class)) is not None:
         problems.append(f"{name}.__init__ must take no arguments, got {needed}")
-    for attribute in ("ignored_config", "harmless_differences"):
+    for attribute in ("ignored_config", HARMLESS):
         names = getattr(trainer_class, attribute, ())
         if isinstance(names, str) or not all(isinstance(key, str) and key for key in names):
             problems.append(f"{name}.{attribute} must be a tuple of names, got {names!r}")
@@ -215,6 +219,23 @@ def change_problems_of(
 def has_setup(trainer: object) -> bool:
     """Return whether a trainer defines `setup` itself."""
     return getattr(type(trainer), "setup", None) not in (None, Trainer.setup)
+
+
+def harmless_of(trainer_class: type) -> tuple[str, ...]:
+    """Return the parts that a trainer class and its bases name as harmless.
+
+    Items of the config that decide no result are among them.
+
+    Examples
+    --------
+    >>> class Own(Trainer):
+    ...     harmless_differences = ("trainer.log",)
+    >>> harmless_of(type("Below", (Own,), {"harmless_differences": ("trainer.bar",)}))
+    ('trainer.bar', 'trainer.log')
+    """
+    named = (vars(base).get(HARMLESS, ()) for base in trainer_class.__mro__)
+    ignored = (f"trainer.config[{key!r}]" for key in getattr(trainer_class, "ignored_config", ()))
+    return tuple(dict.fromkeys([*(path for paths in named for path in paths), *ignored]))
 
 
 def is_harmless(path: str, harmless: tuple[str, ...]) -> bool:

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+_SPAWNED = "children spawned"
+"""Name, in the state of a generator of NumPy, of how many others were spawned from it."""
+
 
 def seed_global(seed: int, device: str = "cpu") -> None:
     """Seed the global generators of Python, NumPy and, if it is loaded, torch."""
@@ -79,9 +82,10 @@ def generator_state(generator: Any) -> Any:
         # An array takes a tenth of the space and time of 625 integers.
         return {"version": version, "numbers": np.array(numbers, np.uint32), "gauss": gauss}
     if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
+        return generator_state(generator.bit_generator)
     if isinstance(generator, np.random.BitGenerator):
-        return generator.state
+        spawned = getattr(generator.seed_seq, "n_children_spawned", 0)
+        return {**generator.state, _SPAWNED: spawned} if spawned else generator.state
     if isinstance(generator, np.random.RandomState):
         return generator.get_state(legacy=False)
     return generator.get_state()
@@ -92,9 +96,13 @@ def restore_generator(generator: Any, state: Any) -> None:
     if generator is random or isinstance(generator, random.Random):
         generator.setstate((state["version"], tuple(state["numbers"].tolist()), state["gauss"]))
     elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
+        restore_generator(generator.bit_generator, state)
     elif isinstance(generator, np.random.BitGenerator):
-        generator.state = state
+        seeds: Any = generator.seed_seq
+        missing = state.get(_SPAWNED, 0) - getattr(seeds, "n_children_spawned", 0)
+        if missing > 0:
+            seeds.spawn(missing)  # so that the next one is another
+        generator.state = {name: value for name, value in state.items() if name != _SPAWNED}
     else:
         generator.set_state(state)
 

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import copy
+import os
+import traceback
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, SupportsFloat
 
-from dasktune.errors import InternalError, StateError, TrainerError, name_problems
+from dasktune.errors import (
+    InternalError,
+    ResumeError,
+    StateError,
+    TrainerError,
+    name_problems,
+    plain,
+)
 from dasktune.sequences import as_sequence
 from dasktune.trainer.base import GivenTrainer, has_setup
 from dasktune.trainer.given import as_trainer
 from dasktune.trainer.isolation import give_own_generator
+from dasktune.trainer.proof.proof import MOST_NAMED, Proof, Witness, arrays_of, clocks
+from dasktune.trainer.proof.remedies import Next, Proving, deciding, remedy
+from dasktune.trainer.settings import apply_settings
 from dasktune.types import Config, HyperParameters, Step, Value
 
 Values = Mapping[str, Value]
@@ -31,6 +43,8 @@ class TrainerRun:
         Number of steps trained since the start of the lineage.
     trainer
         The user's object.
+    witness
+        Writes down what it holds beside its state; None if nobody asks for that.
 
     Examples
     --------
@@ -51,11 +65,14 @@ class TrainerRun:
 setup {'lr': 0.2}; train
     """
 
-    __slots__ = ("_values", "step", "trainer")
+    __slots__ = ("_values", "step", "trainer", "witness")
 
-    def __init__(self, trainer: Any, step: Step, values: Values | None) -> None:
+    def __init__(
+        self, trainer: Any, step: Step, values: Values | None, witness: Witness | None = None
+    ) -> None:
         self.trainer = trainer
         self.step = step
+        self.witness = witness
         self._values = values
 
     @classmethod
@@ -68,6 +85,7 @@ setup {'lr': 0.2}; train
         seed: int,
         device: str = "cpu",
         division: object | None = None,
+        proving: Proving | None = None,
     ) -> TrainerRun:
         """Return a new lineage at step 0, built with the values of step 0.
 
@@ -75,8 +93,11 @@ setup {'lr': 0.2}; train
         ----------
         division
             The part of this process if several processes train together.
+        proving
+            How later resumes prove themselves; None if `proof` will not be called.
         """
-        return cls(_built(trainer_class, values, config, seed, device, division), 0, None)
+        trainer, witness = _built(trainer_class, values, config, seed, device, division, proving)
+        return cls(trainer, 0, None, witness)
 
     @classmethod
     def resume(
@@ -91,6 +112,7 @@ setup {'lr': 0.2}; train
         seed: int,
         device: str = "cpu",
         division: object | None = None,
+        proving: Proving | None = None,
     ) -> TrainerRun:
         """Return a lineage that continues from a saved state.
 
@@ -104,17 +126,28 @@ setup {'lr': 0.2}; train
             Hyper-parameters at `step` - 1, the last trained step.
         state
             The result of `state` after `step` steps. The trainer may keep parts of it.
-        division
+        division, proving
             See `start`.
+
+        Raises
+        ------
+        ResumeError
+            If the trainer cannot load the state, or is another one than that which saved it.
         """
         if step < 1:
             raise InternalError(f"a state is resumed at step >= 1, got {step}")
-        trainer = _built(trainer_class, first_values, config, seed, device, division)
+        trainer, witness = _built(
+            trainer_class, first_values, config, seed, device, division, proving
+        )
         last = dict(last_values)
         if has_setup(trainer):
             trainer.setup(HyperParameters(last, last))
-        trainer.load_state_dict(state)
-        return cls(trainer, step, last)
+        is_compared = proving is not None and proving.proof is not None
+        arrays = arrays_of(state) if is_compared else []
+        _load(trainer, state)
+        if witness is not None and proving is not None and proving.proof is not None:
+            refuse_differences(trainer, witness, proving.proof, arrays, proving.before)
+        return cls(trainer, step, last, witness)
 
     def advance(self, values: Values) -> None:
         """Train one step with these values; `setup` is shown the changed values only.
@@ -171,6 +204,13 @@ setup {'lr': 0.2}; train
         if not isinstance(state, Mapping):
             raise StateError("state", f"state_dict must return a mapping, got {_short(state)}")
         return dict(state)
+
+    def proof(self, state: Mapping[str, Any]) -> dict[str, str]:
+        """Return the texts of all that the trainer holds beside a state which it has just returned.
+
+        Empty if it was made without a witness.
+        """
+        return {} if self.witness is None else self.witness.proof(state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +282,11 @@ def _built(
     seed: int,
     device: str,
     division: object | None,
-) -> Any:
+    proving: Proving | None,
+) -> tuple[Any, Witness | None]:
+    """Return a new trainer, and its witness if there will be proofs."""
+    environment, began = (dict(os.environ), clocks()) if proving is not None else ({}, ())
+    apply_settings(trainer_class)
     trainer: Any = trainer_class()
     # A copy: a trainer that changes its config must not change that of the next trainer.
     trainer.config = Config(copy.deepcopy(dict(config)))
@@ -252,7 +296,40 @@ def _built(
         trainer.division = division
     with getattr(trainer, "building", nullcontext)():
         trainer.build(HyperParameters(values, dict(values)))
-    return trainer
+    if proving is None:
+        return trainer, None
+    owns = proving.owns_process
+    return trainer, Witness.of(trainer, device, environment, began, has_generators=owns)
+
+
+def _load(trainer: Any, state: Mapping[str, object]) -> None:
+    """Load a state; whatever that raises is about resuming, and not about training."""
+    try:
+        trainer.load_state_dict(state)
+    except StateError as error:
+        raise ResumeError(str(error), paths=[error.path]) from error
+    except Exception as error:
+        name = type(trainer).__name__
+        text = "".join(traceback.format_exception(error))
+        raise ResumeError(
+            f"{name}.load_state_dict raised {type(error).__name__}: {plain(str(error))}", text
+        ) from error
+
+
+def refuse_differences(
+    trainer: Any, witness: Witness, proof: Proof, arrays: list[Any], before: Next
+) -> None:
+    """Raise an error if a trainer that has loaded a state holds other parts than its maker."""
+    made = type(trainer)
+    differences = deciding(witness, witness.differences(proof, arrays), before)
+    if differences:
+        named = differences[:MOST_NAMED]
+        more = len(differences) - len(named)
+        lines = [f"- {each}" for each in named] + ([f"- and {more} more"] if more else [])
+        raise ResumeError(
+            "\n".join([*lines, remedy(made, named[0].path)]),
+            paths=[each.path for each in differences],
+        )
 
 
 def _changed(before: Values | None, now: Values) -> dict[str, Value]:

@@ -14,6 +14,7 @@ from dasktune.storage.codec import encode
 from dasktune.trainer import attributes
 from dasktune.trainer.base import Trainer
 from dasktune.trainer.contents import ContentStamp
+from dasktune.trainer.fingerprint.installed import is_installed_name
 from dasktune.trainer.generators import (
     global_states,
     is_generator,
@@ -22,10 +23,13 @@ from dasktune.trainer.generators import (
     seed_global,
 )
 from dasktune.trainer.optional_torch import IS_INSTALLED, torch
+from dasktune.trainer.proof.remedies import cleared_parameters
 from dasktune.trainer.undivided import Undivided
 
 _GIVEN = ("config", "seed", "device")
 _ORIGIN = "_dasktune_origin"
+_MODULES = "_dasktune_modules"
+"""Attribute of a trainer: the contents of its own modules' attributes after `build`."""
 
 
 class TorchTrainer(Trainer):
@@ -40,9 +44,10 @@ class TorchTrainer(Trainer):
     frozen parameters and non-persistent buffers belong to its state. Iterators are refused,
     because their position cannot be saved, also those that another object holds
     (``DataLoader(persistent_workers=True)``). All else in objects of other types cannot be
-    saved: loading fails with the name of the attribute if it is not what it was when the state was
-    saved. `harmless_differences` names the parts that decide nothing. Gradients are not saved:
-    a step must begin with ``zero_grad()``.
+    saved: a resume is refused, with the name of the attribute, if it is not what it was when the
+    state was saved. `harmless_differences` names the parts that decide nothing. Gradients are
+    saved unless the code shows that each step clears them before it uses them, as one that
+    begins with ``zero_grad()``.
 
     **Cost.** To see what has changed, `build` and each state read all arrays and tensors that
     are not parts of a module, also those of data sets: 0.45 s per GB and core, and up to the first
@@ -77,6 +82,9 @@ class TorchTrainer(Trainer):
     deterministic
         Use only algorithms that reproduce the same bits (torch raises an error if there are
         none); with False, resuming on a GPU is exact only within a tolerance.
+    clears_gradients
+        Whether each step clears all gradients before it uses them, though the code does not show
+        it: then they are not saved.
     threads
         Threads that torch uses on the CPU. Sums depend on the number, so it belongs to the
         trainer and not to the machine.
@@ -104,13 +112,14 @@ class TorchTrainer(Trainer):
     >>> from dasktune.trainer.lifecycle import run_alone
     >>> state = run_alone(Line, {"lr": 0.1}, 2, states_at=[2]).states[2]
     >>> sorted(state), sorted(state["objects"])
-    (['generators', 'objects', 'others', 'values'], ['model', 'optimizer'])
+    (['generators', 'gradients', 'objects', 'values'], ['model', 'optimizer'])
     """
 
     requires_process: ClassVar[bool] = True
     divides: ClassVar[bool] = False
     division: Undivided = Undivided()
     deterministic: ClassVar[bool] = True
+    clears_gradients: ClassVar[bool] = False
     threads: ClassVar[int] = 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -126,9 +135,12 @@ class TorchTrainer(Trainer):
                 path: attributes.state_of(item) for path, item in attributes.objects(own).items()
             },
             "values": values,
-            "others": attributes.others(own, self.harmless_differences),
             "generators": global_states(self.device),
         }
+        if numbers := self._module_values(own):
+            state["modules"] = numbers
+        if gradients := self._gradients(own):
+            state["gradients"] = gradients
         if self.device != "cpu":
             # A state in the store does not say where its tensors were.
             state["on_host"] = [name for name in values if attributes.is_on_host(values[name])]
@@ -140,23 +152,27 @@ class TorchTrainer(Trainer):
         Raises
         ------
         StateError
-            If the state has other objects than this trainer, or an attribute that cannot be
-            saved is not what it was.
+            If the state has other objects than this trainer.
         """
         items = attributes.objects(self._attributes())
-        if "others" not in state:
-            # An older dasktune did not look for objects in other objects.
-            items = {k: item for k, item in items.items() if k in state["objects"] or "." not in k}
         for path in sorted(items.keys() ^ state["objects"].keys()):
             side = "the trainer has built none" if path not in items else "not in the state"
             raise StateError(f"state['objects'][{path!r}]", side)
         for path, item in items.items():
             attributes.load_into(item, state["objects"][path])
+        for path, saved in state.get("modules", {}).items():
+            parts = dict(items[path].named_modules())
+            for place, value in saved.items():
+                name, _, attribute = place.rpartition(".")
+                current = getattr(parts[name], attribute, None)
+                setattr(parts[name], attribute, attributes.revived(value, current, self.device))
+        for path, saved in state.get("gradients", {}).items():
+            parameters = dict(items[path].named_parameters())
+            for name, gradient in saved.items():
+                parameters[name].grad = gradient.to(parameters[name].device)
         for name, saved in state["values"].items():
             device = "cpu" if name in state.get("on_host", ()) else self.device
             self._set_value(name, attributes.revived(saved, self._value(name), device))
-        if "others" in state:
-            self._compare_others(state["others"])
         restore_global(state["generators"], self.device)
 
     def to_device(self, value: Any) -> Any:
@@ -222,6 +238,9 @@ class TorchTrainer(Trainer):
             if attributes.holds_arrays(value)
         }
         setattr(self, _ORIGIN, origin)
+        values = _values_of_modules(self._attributes())
+        stamps = {f"{path} {place}": ContentStamp.of(value) for path, place, value in values}
+        setattr(self, _MODULES, stamps)
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Return a context in eval mode and without gradients that leaves no trace."""
@@ -253,8 +272,38 @@ class TorchTrainer(Trainer):
         return {
             name: value
             for name, value in vars(self).items()
-            if name not in _GIVEN and name != _ORIGIN and not isinstance(value, Undivided)
+            if name not in (*_GIVEN, _ORIGIN, _MODULES) and not isinstance(value, Undivided)
         }
+
+    def _module_values(self, own: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return the attributes of the user's own modules that have changed since `build`."""
+        origin: Mapping[str, ContentStamp] = getattr(self, _MODULES, {})
+        changed: dict[str, dict[str, Any]] = {}
+        for path, place, value in _values_of_modules(own):
+            stamp = origin.get(f"{path} {place}")
+            if stamp is None or not stamp.are_those_of(value):
+                changed.setdefault(path, {})[place] = attributes.detached(value)
+        return changed
+
+    def _gradients(self, own: Mapping[str, Any]) -> dict[str, dict[str, torch.Tensor]]:
+        """Return the gradients of each module that a step may use before it clears them."""
+        modules = {
+            path: item
+            for path, item in attributes.objects(own).items()
+            if isinstance(item, torch.nn.Module)
+        }
+        if self.clears_gradients or not any(map(_has_gradients, modules.values())):
+            return {}
+        cleared = cleared_parameters(self, "train")
+        kept = {
+            path: {
+                name: parameter.grad
+                for name, parameter in item.named_parameters()
+                if parameter.grad is not None and id(parameter) not in cleared
+            }
+            for path, item in modules.items()
+        }
+        return {path: gradients for path, gradients in kept.items() if gradients}
 
     def _value(self, name: str) -> Any:
         """Return one of the attributes by its name, or None."""
@@ -270,18 +319,6 @@ class TorchTrainer(Trainer):
             return True
         origin: Mapping[str, ContentStamp] = getattr(self, _ORIGIN, {})
         return name not in origin or not origin[name].are_those_of(value)
-
-    def _compare_others(self, saved: Mapping[str, str]) -> None:
-        now = attributes.others(self._attributes(), self.harmless_differences)
-        for name in sorted(saved.keys() | now.keys()):
-            if saved.get(name) != now.get(name):
-                raise StateError(
-                    f"trainer.{name}",
-                    "is not what it was when the state was saved, and a state cannot hold it; "
-                    "hold its numbers in attributes of the trainer, give its class state_dict() "
-                    f'and load_state_dict(), or name "trainer.{name}" in harmless_differences if '
-                    "it decides nothing",
-                )
 
     def _move_to_device(self) -> None:
         items = attributes.objects(self._attributes()).values()
@@ -301,6 +338,24 @@ class TorchTrainer(Trainer):
                 item.load_state_dict(item.state_dict())
 
 
+def _values_of_modules(own: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield path, place and value of numbers and arrays that modules of own classes hold."""
+    for path, item in attributes.objects(own).items():
+        if not isinstance(item, torch.nn.Module):
+            continue
+        for name, part in item.named_modules():
+            if is_installed_name(type(part).__module__.partition(".")[0]):
+                continue
+            for attribute, value in vars(part).items():
+                is_plain = not attribute.startswith("_") and attribute != "training"
+                if is_plain and attributes.is_value(value):
+                    yield path, f"{name}.{attribute}", value
+
+
+def _has_gradients(module: torch.nn.Module) -> bool:
+    return any(parameter.grad is not None for parameter in module.parameters())
+
+
 class _Options:
     """The options of torch in this process that a build has changed.
 
@@ -314,10 +369,7 @@ class _Options:
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Take back what the last build changed, and note what this one changes."""
-        now = self._now()
-        for name, (before, after) in self._changed.items():
-            if now[name] == after and after is not None:
-                self._set(name, before)
+        self.take_back()
         began = self._now()
         try:
             yield
@@ -326,6 +378,21 @@ class _Options:
             self._changed = {
                 name: (began[name], value) for name, value in ended.items() if value != began[name]
             }
+
+    def take_back(self) -> None:
+        """Take back what the last build changed and nothing else has changed since."""
+        for name, before in self.before_last_build().items():
+            self._set(name, before)
+        self._changed = {}
+
+    def before_last_build(self) -> dict[str, Any]:
+        """Return by name the options that the last build has left changed, as they were before."""
+        now = self._now() if self._changed else {}
+        return {
+            name: before
+            for name, (before, after) in self._changed.items()
+            if now[name] == after and after is not None
+        }
 
     def _now(self) -> dict[str, Any]:
         if not IS_INSTALLED:

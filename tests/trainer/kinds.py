@@ -793,10 +793,23 @@ def untracked(run: Any) -> None:
         run.report(loss=float(weight.sum()))
 
 
-def forgetting(run: Any) -> None:
+def counting_in_a_variable(run: Any) -> None:
     """A training function that counts in a variable"""
     weight, calls = run.state.setdefault("weight", np.ones(3)), 0
     for _ in run.steps():
         calls += len(weight)
         weight -= run["lr"] * (weight + calls)
+        run.report(loss=float(weight.sum()))
+
+
+def forgetting(run: Any) -> None:
+    """A training function that counts in an attribute of an inner function"""
+
+    def step(weight: Any) -> Any:
+        step.calls += len(weight)  # type: ignore[attr-defined]
+        return run["lr"] * (weight + step.calls)  # type: ignore[attr-defined]
+
+    weight, step.calls = run.state.setdefault("weight", np.ones(3)), 0  # type: ignore[attr-defined]
+    for _ in run.steps():
+        weight -= step(weight)
         run.report(loss=float(weight.sum()))

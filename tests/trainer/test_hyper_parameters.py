@@ -78,7 +78,7 @@ def trained(begin: Any, kind: type, given: Mapping[str, Any]) -> list[Any]:
         try:
             run = begin(kind, values_at(0, given), last, kept if start else None)
         except (ConfigurationError, StateError, TrainerError, RuntimeError) as error:
-            return [*seen, str(error)]
+            return [*seen, str(error.__cause__ or error)]
         for step in range(start, STEPS):
             run.advance(values_at(step, given))
             seen.append(run.evaluate())
@@ -87,7 +87,7 @@ def trained(begin: Any, kind: type, given: Mapping[str, Any]) -> list[Any]:
                 seen.append(encode(state).digest)
                 kept = copy.deepcopy(state) if run.step == SPLIT else kept
             except StateError as error:
-                seen.append(str(error))
+                seen.append(str(error.__cause__ or error))
                 kept = {} if kept is None else kept
     return seen
 

@@ -14,7 +14,7 @@ import pytest
 
 import dasktune as dt
 from dasktune.algos import Random, StoppingASHA
-from dasktune.errors import ConfigurationError, StateError, TrainerError
+from dasktune.errors import ConfigurationError, ResumeError, TrainerError
 from dasktune.space import DefinedByRun
 from dasktune.trainer.given import as_trainer
 from dasktune.trainer.lifecycle import TrainerRun, run_alone
@@ -106,7 +106,7 @@ def test_an_objective_that_depends_on_more_fails() -> None:
         for step in range(3):
             trial.report(len(calls), step)
 
-    with pytest.raises(StateError, match="must be reported again as it was"):
+    with pytest.raises(ResumeError, match="must be reported again as it was"):
         resumed(counting, {"lr": 0.5}, 2)
 
 

@@ -75,7 +75,7 @@ def test_a_function_trains_where_there_is_no_torch(tmp_path: Path) -> None:
 PROBE = """
 import sys
 import dasktune as dt
-from dasktune.trainer.check_resume.probe import probe
+from dasktune.trainer.proof.reach import Reach
 
 class Place:
     __slots__ = ("step",)
@@ -86,11 +86,11 @@ class Plain(dt.Trainer):
 trainer = Plain()
 trainer.place, trainer.loader = Place(), dt.ResumableLoader([1, 2], batch_size=1, seed=0)
 trainer.place.step = 0
-print("trainer.place.step" in probe(trainer, "cpu"), "torch" in sys.modules)
+print("trainer.place.step" in dict(Reach(trainer, "cpu").leaves()), "torch" in sys.modules)
 """
 
 
 @pytest.mark.process
-def test_probe_of_a_trainer_without_torch_imports_none() -> None:
+def test_reach_of_a_trainer_without_torch_imports_none() -> None:
     done = subprocess.run([sys.executable, "-c", PROBE], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "True False\n", done.stderr

@@ -17,8 +17,7 @@ from typing import Any, Literal
 from dasktune.errors import refuse
 from dasktune.sequences import Sequence as ValueFunction
 from dasktune.sequences import as_sequence
-from dasktune.trainer.base import GivenTrainer, is_harmless, problems_of
-from dasktune.trainer.check_resume.differences import Difference, are_close, state_differences
+from dasktune.trainer.base import GivenTrainer, harmless_of, is_harmless, problems_of
 from dasktune.trainer.check_resume.new_process import CheckJob, Digests, run_in_new_process
 from dasktune.trainer.check_resume.plan import (
     AFTER_SPLIT,
@@ -34,6 +33,7 @@ from dasktune.trainer.code import TrainerCode, pack
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
 from dasktune.trainer.generators import is_cuda
 from dasktune.trainer.given import as_trainer
+from dasktune.trainer.proof.differences import Difference, state_differences
 from dasktune.types import Step
 from dasktune.words import counted, listed
 
@@ -202,11 +202,11 @@ def check_resume(
         limit=limit,
     )
     whole, rest = _findings(plan, given, run)
-    harmless = tuple(getattr(checked, "harmless_differences", ()))
+    harmless = harmless_of(checked)
     spans = rest["spans"]
     differences = [
         *_resuming(whole, rest, tolerance, harmless),
-        *(_evaluating(rest, tolerance, harmless) if spans else ()),
+        *(_evaluating(rest, tolerance, harmless) if "evaluated" in rest else ()),
     ]
     report = ResumeReport(
         differences=tuple(differences),
@@ -216,7 +216,7 @@ def check_resume(
         splits=tuple(sorted({span["split"] for span in spans})),
         steps=whole["trained"] + rest["trained"],
         unchecked=tuple(_unchecked(plan, whole, rest)),
-        is_cut_short="quiet" not in rest or bool(_missing(plan, rest)),
+        is_cut_short=not differences and ("quiet" not in rest or bool(_missing(plan, rest))),
     )
     if (storage is not None or database is not None) and not report.is_empty:
         # Workers import this module, and have no use for SQLAlchemy.
@@ -333,6 +333,10 @@ def _unchecked(plan: CheckPlan, whole: Mapping[str, Any], rest: Mapping[str, Any
         yield f"resuming after {step} {listed(missing)}, for want of time"
     if "quiet" not in rest:
         yield "training without evaluating, for want of time"
+    left_out = [f"{path} ({why})" for path, why in whole["left out"].items()]
+    if left_out:
+        more = f" and {len(left_out) - _MAX_SUSPECTS} more" if len(left_out) > _MAX_SUSPECTS else ""
+        yield f"{listed(left_out[:_MAX_SUSPECTS])}{more}"
     if plan.change is None or plan.change > whole["reached"]:
         yield "a change of a hyper-parameter: none changes in these steps"
     later = whole["later"]
@@ -377,16 +381,15 @@ def _resuming(
     What is loaded is compared bit for bit also where training may differ by a tolerance: no step
     lies between saving and loading.
     """
+    yield from _of_pairs(rest.get("builds", ()))
     for span in rest["spans"]:
         differences = list(_of_span(whole, span, tolerance, harmless))
         if differences:
             yield from differences
             return  # another resumption shows the same again
-    if differences := list(_in_the_end(whole, rest, tolerance) if tolerance else ()):
-        yield from _suspects(whole, rest["spans"][0], tolerance, state_differs=False)
+    if tolerance and (differences := list(_in_the_end(whole, rest, tolerance))):
+        yield from _hints(rest["spans"][0], tolerance)
         yield from differences
-        return
-    yield from _lasting(whole, rest["spans"], tolerance, harmless)
 
 
 def _of_span(
@@ -395,8 +398,12 @@ def _of_span(
     tolerance: float,
     harmless: tuple[str, ...],
 ) -> Iterator[Difference]:
-    """Yield the differences of a resumption that the state or a metric shows."""
+    """Yield the differences of a resumption: what loading did not restore, and its effects."""
     split = span["split"]
+    held = list(_of_pairs(span["deciding"]))
+    if split not in span["states"]:  # the state could not be loaded
+        yield from held
+        return
     loaded = [
         Difference(path=path, reason="after loading is not what was saved")
         for path in _changed(whole["states"][split], span["states"][split])
@@ -406,55 +413,16 @@ def _of_span(
         effects = list(_effects_beyond(tolerance, whole, span))
     else:
         effects = list(_effects(whole, span, harmless))
+    yield from held[:_MAX_SUSPECTS]
     yield from loaded
     if effects:
-        yield from _suspects(whole, span, tolerance, state_differs=bool(loaded))
+        if not held and not loaded:
+            yield from _hints(span, tolerance)
         yield from effects
 
 
-def _lasting(
-    whole: Mapping[str, Any],
-    spans: Sequence[Mapping[str, Any]],
-    tolerance: float,
-    harmless: tuple[str, ...],
-) -> Iterator[Difference]:
-    """Yield what differs after loading and after the next steps, although no effect is seen.
-
-    A difference that training removes was overwritten before anything used it: the last batch,
-    or gradients. Gradients are judged by the longest resumption alone, because a part of a model
-    may be left out of some steps. With a tolerance, numbers that are close then were overwritten,
-    and what did not differ before the steps may differ by rounding.
-    """
-    named: set[str] = set()
-    for index, span in enumerate(spans):
-        expected = whole["probes"].get(span["stop"])
-        if expected is None:  # the time was over
-            continue
-        loaded = set(_changed(whole["probes"][span["split"]], span["loaded"]))
-        for path in sorted(_changed(expected, span["end"]), key=_suspicion):
-            # An unused generator may be in any state.
-            is_unused = path in whole["unused"]
-            is_stale = path.endswith(_GRADIENT) and index > 0
-            if is_unused or is_stale or path in named or is_harmless(path, harmless):
-                continue
-            if tolerance and (path not in loaded or _is_close(path, whole, span, tolerance)):
-                continue
-            named.add(path)
-            since = "after resuming" if path in loaded else "in the steps after resuming"
-            if len(named) <= _MAX_SUSPECTS:
-                yield Difference(
-                    path=path,
-                    reason=f"differs {since}, no effect seen yet: load_state_dict must restore "
-                    "it, or harmless_differences name it",
-                )
-
-
-def _is_close(
-    path: str, whole: Mapping[str, Any], span: Mapping[str, Any], tolerance: float
-) -> bool:
-    """Return whether numbers are the same after the steps of a resumption, but for rounding."""
-    expected = whole["numbers"].get(span["stop"], {})
-    return are_close(expected.get(path), span["numbers"].get(path), tolerance)
+def _of_pairs(pairs: Iterable[tuple[str, str]]) -> Iterator[Difference]:
+    return (Difference(path=path, reason=reason) for path, reason in pairs)
 
 
 def _effects_beyond(
@@ -501,50 +469,24 @@ def _effects(
         return
 
 
-def _suspects(
-    whole: Mapping[str, Any], span: Mapping[str, Any], tolerance: float, *, state_differs: bool
-) -> Iterator[Difference]:
-    """Yield the parts that loading did not restore, or that the cause is unknown."""
-    changed = [
-        path
-        for path in _changed(whole["probes"][span["split"]], span["loaded"])
-        if path not in whole["unused"]
-    ]
-    gradients = [path for path in changed if path.endswith(_GRADIENT)]
-    for path in sorted(changed, key=_suspicion)[:_MAX_SUSPECTS]:
-        if tolerance and path in gradients:
-            break  # rounding is the likelier cause
-        yield Difference(
-            path=path,
-            reason="is not what it was when the state was saved: load_state_dict must restore it",
-        )
-    if tolerance and not state_differs:
+def _hints(span: Mapping[str, Any], tolerance: float) -> Iterator[Difference]:
+    """Yield where to look if nothing differs after loading on which a step seems to depend."""
+    others = [each for each in _of_pairs(span["others"]) if not each.path.endswith(_GRADIENT)]
+    yield from others[:_MAX_SUSPECTS]
+    if tolerance:
         yield Difference(
             path="algorithms of the GPU",
             reason=f"may differ by more than {tolerance:g} in these steps, if they are not "
             "deterministic: whether they are the cause, or something outside the state is, shows "
             "a TorchTrainer with deterministic = True",
         )
-        if gradients:
-            yield Difference(
-                path=gradients[0],
-                reason=f"is one of {len(gradients)} gradients that loading does not restore: they "
-                "are the cause only if a step does not begin with zero_grad()",
-            )
-    elif not changed and not state_differs:
+    elif not others:
         yield Difference(
             path="something outside the state",
             reason="decides the result: nothing that the trainer holds, no global variable that "
             "its code reads and no global generator differs after loading, so look for what "
             "changes in train() alone (files, time, iterators, threads)",
         )
-
-
-def _suspicion(path: str) -> int:
-    """Return the rank of a suspect: gradients last, because most trainers drop them."""
-    if path.endswith(_GRADIENT):
-        return 2
-    return 0 if path.startswith("trainer.") else 1
 
 
 def _evaluating(
@@ -577,7 +519,7 @@ def _hidden_trace(
             "outside the trainer object is carried along",
         )
         return
-    for path in _changed(*rest["evaluated"]["probes"]):
+    for path in _changed(*rest["evaluated"]["held"]):
         yield Difference(path=path, reason="is changed by evaluate, which must leave no trace")
     yield Difference(
         path=changed[0],

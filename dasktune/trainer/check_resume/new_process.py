@@ -16,27 +16,34 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from dasktune.engine.alike import user_line
 from dasktune.engine.timeouts import PARENT_LOOK_SECONDS
-from dasktune.errors import ConfigurationError, TrainerError, UnknownValueError
+from dasktune.errors import (
+    ConfigurationError,
+    ResumeError,
+    StateError,
+    TrainerError,
+    UnknownValueError,
+)
 from dasktune.storage.buffers import Buffer, empty, in_pages
 from dasktune.storage.codec import decode, encode
-from dasktune.trainer.check_resume.differences import leaf_digest, leaves
 from dasktune.trainer.check_resume.plan import Span
-from dasktune.trainer.check_resume.probe import numbers, probe, unused_generators
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.data import ResumableLoader
+from dasktune.trainer.generators import seed_global
 from dasktune.trainer.gpu_memory import take_gpu_memory_as_needed
 from dasktune.trainer.lifecycle import TrainerRun
+from dasktune.trainer.proof.differences import Difference, leaf_digest, leaves
+from dasktune.trainer.proof.proof import arrays_of
+from dasktune.trainer.proof.remedies import Proving, deciding
 from dasktune.types import Step, Value
 
 Digests = dict[str, str]
-Numbers = dict[str, list[float]]
 COMMAND = [
     sys.executable,
     "-c",
@@ -45,8 +52,15 @@ COMMAND = [
 _REFUSED = "refused"
 """Name of the finding of a trainer that has refused its hyper-parameters or config."""
 
+_BROKEN = "broken"
+"""Name of the finding of a trainer that has broken a rule of trainers."""
+
 _UNKNOWN = "unknown"
 """Name of the finding of a trainer that reads a name that is not among them."""
+
+
+class BrokenRuleError(TrainerError):
+    """The trainer breaks a rule of all trainers: each of its trials would fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +154,9 @@ def findings_of(job: CheckJob, done: subprocess.CompletedProcess[bytes]) -> dict
     findings: dict[str, Any] = load(job.folder, job.part)
     if _UNKNOWN in findings:
         raise UnknownValueError(findings[_UNKNOWN])
+    if _BROKEN in findings:
+        message, raised = findings[_BROKEN]
+        raise BrokenRuleError(f"{job.code.qualname} failed in check_resume: {message}", raised)
     if _REFUSED in findings:
         raise ConfigurationError(findings[_REFUSED])
     return findings
@@ -196,6 +213,9 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
         findings = {_UNKNOWN: f"{error} ({line})" if line else str(error)}
     except ConfigurationError as error:
         findings = {_REFUSED: str(error)}
+    except (StateError, TrainerError) as error:  # it breaks a rule of trainers in each trial
+        line = user_line(traceback.format_exc())
+        findings = {_BROKEN: [f"{error} ({line})" if line else str(error), traceback.format_exc()]}
     save(findings, job.folder, job.part)
 
 
@@ -251,13 +271,23 @@ class StepMeter:
 
 
 def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, Any]:
+    seed_global(job.seed, job.device)
     run = TrainerRun.start(
-        trainer_class, job.values[0], config=job.config, seed=job.seed, device=job.device
+        trainer_class,
+        job.values[0],
+        config=job.config,
+        seed=job.seed,
+        device=job.device,
+        proving=Proving(),
     )
     log, epochs = _Log(), Epochs(run.trainer)
     spans = list(job.spans)
-    probes: dict[Step, Digests] = {0: _probe(run)}
-    measured: dict[Step, Numbers] = {}
+    proofs: dict[Step, dict[str, str]] = {}
+
+    def save_state() -> None:
+        state = run.state()
+        save(state, job.folder, f"saved-{run.step}")
+        proofs[run.step] = run.proof(state)
 
     def train(stop: Step, start: Step) -> None:
         """Train up to `stop`; evaluate from `start` on."""
@@ -269,10 +299,7 @@ def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, An
             is_saved = any(run.step == span.split for span in spans)
             log.add(run, with_state=any(span.split <= run.step <= span.stop for span in spans))
             if is_saved:
-                save(run.state(), job.folder, f"saved-{run.step}")
-            if is_saved or any(run.step == span.stop for span in spans):
-                probes[run.step] = _probe(run)
-                measured[run.step] = _numbers(job, run)
+                save_state()
 
     train(job.total, 0)
     final = _copied(run, job.folder)
@@ -280,13 +307,13 @@ def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, An
     if run.step == job.total and border is not None and border < len(job.values):
         spans.append(Span(split=border - 1, stop=border + 1))
         if border - 1 == run.step:  # trained already, but not saved
-            save(run.state(), job.folder, f"saved-{run.step}")
+            save_state()
         train(border + 1, border - 1)
     return {
         **log.findings(),
-        "probes": probes,
-        "numbers": measured,
-        "unused": sorted(unused_generators(probes[0], _probe(run))),
+        "proofs": proofs,
+        "built": {} if run.witness is None else run.witness.built,
+        "left out": {} if run.witness is None else run.witness.left_out,
         "final": final,
         "reached": run.step,
         "spans": [[span.split, span.stop] for span in spans],
@@ -299,25 +326,42 @@ def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, An
 
 def _rest(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, Any]:
     findings: dict[str, Any] = {"spans": []}
+    whole = load(job.folder, "whole")
+    last: tuple[TrainerRun, _Log, Span] | None = None
     for span in job.spans:
         if meter.is_over:
             break
-        run = _resumed(job, trainer_class, span)
-        loaded, log = _probe(run), _Log()
+        log, done = _Log(), {"split": span.split, "stop": span.split}
+        try:
+            run, differences = _compared(job, trainer_class, span, whole["proofs"][span.split])
+        except ResumeError as error:
+            path = error.paths[0] if error.paths else "load_state_dict"
+            text = str(error).removeprefix(f"{path}: ")
+            findings["spans"].append({**log.findings(), **done, "deciding": [(path, text)]})
+            return {**findings, "trained": meter.trained}
+        if last is None and run.witness is not None:
+            builds = run.witness.differences_of_build(whole["built"])
+            findings["builds"] = _pairs(deciding(run.witness, builds))
         log.states[run.step] = _digests(run)
         while run.step < span.stop and not meter.is_over:
             meter.advance(run, job.values[run.step])
             log.add(run, with_state=True)
-        done = Span(split=span.split, stop=run.step)
-        end = _probe(run)
-        resumed = {**log.findings(), "split": span.split, "stop": run.step, "loaded": loaded}
-        findings["spans"].append({**resumed, "end": end, "numbers": _numbers(job, run)})
+        done["stop"] = run.step
+        chosen = [] if run.witness is None else deciding(run.witness, differences)
+        rest = [each for each in differences if each not in chosen]
+        findings["spans"].append(
+            {**log.findings(), **done, "deciding": _pairs(chosen), "others": _pairs(rest)}
+        )
         if run.step == job.total:
             findings["final"] = _copied(run, job.folder)
-        last = run, log, done, end
-    if findings["spans"]:
+        last = run, log, Span(split=span.split, stop=run.step)
+    if last is not None:
         findings |= _evaluating(job, trainer_class, meter, *last)
     return {**findings, "trained": meter.trained}
+
+
+def _pairs(differences: Iterable[Difference]) -> list[tuple[str, str]]:
+    return [(each.path, each.reason) for each in differences]
 
 
 def _evaluating(
@@ -327,10 +371,9 @@ def _evaluating(
     run: TrainerRun,
     log: _Log,
     span: Span,
-    probed: Digests,
 ) -> dict[str, Any]:
     """Evaluate twice, and train the steps of a resumption once more without evaluating."""
-    findings: dict[str, Any] = {"evaluated": _evaluated_again(run, probed)}
+    findings: dict[str, Any] = {"evaluated": _evaluated_again(run)}
     if meter.is_over:
         return findings
     findings["quiet"] = _quiet(job, trainer_class, span, meter)
@@ -345,24 +388,38 @@ def _copied(run: TrainerRun, folder: str) -> Any:
     return load(folder, "copy")
 
 
-def _resumed(job: CheckJob, trainer_class: type, span: Span) -> TrainerRun:
+def _resumed(job: CheckJob, trainer_class: type, span: Span, **options: Any) -> TrainerRun:
+    seed_global(job.seed, job.device)
+    if job.code.kind == "bytes":
+        trainer_class = unpack(job.code)  # what others have left in their copies stays there
     return TrainerRun.resume(
         trainer_class,
         step=span.split,
         first_values=job.values[0],
         last_values=job.values[span.split - 1],
-        state=load(job.folder, f"saved-{span.split}"),
+        state=options.pop("state", None) or load(job.folder, f"saved-{span.split}"),
         config=job.config,
         seed=job.seed,
         device=job.device,
+        **options,
     )
 
 
-def _evaluated_again(run: TrainerRun, probed: Digests) -> dict[str, Any]:
+def _compared(
+    job: CheckJob, trainer_class: type, span: Span, proof: Mapping[str, str]
+) -> tuple[TrainerRun, list[Difference]]:
+    """Return a resumed run, and what it holds otherwise than the one that saved the state."""
+    state = load(job.folder, f"saved-{span.split}")
+    arrays = arrays_of(state)
+    run = _resumed(job, trainer_class, span, state=state, proving=Proving())
+    return run, [] if run.witness is None else run.witness.differences(proof, arrays)
+
+
+def _evaluated_again(run: TrainerRun) -> dict[str, Any]:
     """Evaluate twice, with digests of everything before and after."""
-    state = _digests(run)
+    state, before = _digests(run), run.proof({})
     metrics = [run.evaluate(), run.evaluate()]
-    return {"metrics": metrics, "states": [state, _digests(run)], "probes": [probed, _probe(run)]}
+    return {"metrics": metrics, "states": [state, _digests(run)], "held": [before, run.proof({})]}
 
 
 def _quiet(job: CheckJob, trainer_class: type, span: Span, meter: StepMeter) -> Digests:
@@ -473,11 +530,3 @@ def _digests(run: TrainerRun) -> Digests:
     snapshot = encode(run.state(), allocate=_room)
     state = decode(snapshot.document, snapshot.data, copy=False)
     return {path: leaf_digest(value) for path, value in leaves(state, "state")}
-
-
-def _numbers(job: CheckJob, run: TrainerRun) -> Numbers:
-    return numbers(run.trainer) if job.tolerance else {}
-
-
-def _probe(run: TrainerRun) -> Digests:
-    return probe(run.trainer, run.trainer.device)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dasktune.trainer.check_resume.differences import leaf_digest, state_differences
+from dasktune.trainer.proof.differences import leaf_digest, state_differences
 
 NAN = float("nan")
 scalars = st.one_of(
