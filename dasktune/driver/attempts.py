@@ -35,6 +35,7 @@ from dasktune.logs import KEY_LETTERS, about, trials_text
 from dasktune.storage.checkpoints import Commit
 from dasktune.types import Metrics, Step, ended_at
 from dasktune.worker.messages import (
+    ResumeRefused,
     StageEnded,
     StageFailed,
     StageMessage,
@@ -110,7 +111,29 @@ class LookUp:
     message: StateSaved | StateMeasured | None = None
 
 
-Following = Event | Reached | StateDurable | StateRecorded | AttemptLost | LookUp
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineageRefused:
+    """A stage could not go on from a stored state: its trainer is not the one that saved it.
+
+    Parameters
+    ----------
+    node
+        The node whose stage it was.
+    step
+        The step of the state.
+    text
+        What differs, in words.
+    paths
+        The parts that differ.
+    """
+
+    node: Node
+    step: Step
+    text: str
+    paths: tuple[str, ...]
+
+
+Following = Event | Reached | StateDurable | StateRecorded | AttemptLost | LookUp | LineageRefused
 """What follows from a message: events for the engine, and notes for other parts of the driver."""
 
 
@@ -167,6 +190,8 @@ class Attempts:
     ----------
     worker_seconds
         Seconds that workers have spent on stages that ended, each of those that train together.
+    proof_seconds
+        Seconds that the proofs of resumes have taken on workers.
     latest
         The step and metrics that were heard of last.
     trouble
@@ -175,6 +200,7 @@ class Attempts:
 
     def __init__(self, view: RunView, recorder: Recorder) -> None:
         self.worker_seconds = 0.0
+        self.proof_seconds = 0.0
         self.latest: tuple[Step, Metrics] | None = None
         self.trouble: str | None = None
         self._view = view
@@ -439,6 +465,9 @@ class Attempts:
                 return self._ended(known, message, now)
             case StageFailed():
                 return self._failed(known, message)
+            case ResumeRefused(step=step, message=text, paths=paths):
+                _log(known.order, logging.INFO, f"cannot resume after step {step}", step)
+                return [LineageRefused(node=known.order.node, step=step, text=text, paths=paths)]
             case StagePrinted(attempt=attempt, text=text):
                 self._recorder.printed(attempt, text)
                 return []
@@ -535,6 +564,7 @@ class Attempts:
             key = known.order.node.key_at(known.order.start)
             logger.warning("state %s is missing or corrupt; it is trained again", key)
             self._recorder.forget(key)
+        self.proof_seconds += message.proof_seconds
         if message.start_seconds is not None:
             self._recorder.held(message.attempt, message.start_seconds)
         # Dask alone has told of a stage that failed: the message with the reason was lost.

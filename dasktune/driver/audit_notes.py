@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dasktune.driver.history import AUDITED, History
+from dasktune.driver.refused_resumes import refused_of
 from dasktune.engine.event_log import Record
 from dasktune.errors import TrainerError
 from dasktune.graph.audits import AuditCounts
@@ -55,6 +56,8 @@ class AuditFigures:
         Number of audits whose worker computes other bits than the one that trained.
     resumes
         Number of stages that resumed from a stored state.
+    refused
+        Number of lineages whose states could not be resumed.
     differences
         What differed, in words.
 
@@ -69,6 +72,7 @@ class AuditFigures:
     not_run: int = 0
     incomparable: int = 0
     resumes: int = 0
+    refused: int = 0
     differences: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -89,6 +93,9 @@ class AuditFigures:
                 f"{self.incomparable:,} could not be compared: the worker computes other bits than "
                 "the one that trained"
             )
+        if self.refused:
+            lineages = counted(self.refused, "lineage")
+            yield f"{lineages} could not be resumed, and trained alone"
         if self.not_run:
             yield f"{self.not_run:,} {'more drawn and not done' if audited else 'drawn'}"
 
@@ -110,7 +117,7 @@ def differences_of(history: History) -> list[Record]:
 
 def figures_of(history: History) -> AuditFigures:
     """Return the figures of a study's audits from its notes."""
-    audits, runs = _audits_of(history), history.notes(RESUMES)
+    audits, runs, refused = _audits_of(history), history.notes(RESUMES), refused_of(history)
     results = [note["audit"] for note in audits]
     return AuditFigures(
         identical=results.count("identical"),
@@ -118,7 +125,8 @@ def figures_of(history: History) -> AuditFigures:
         not_run=sum(note["not_run"] for note in runs),
         incomparable=results.count("incomparable"),
         resumes=max((note["resumes"] for note in runs), default=0),
-        differences=tuple(note["text"] for note in audits if note["text"]),
+        refused=len(refused),
+        differences=tuple(note["text"] for note in (*audits, *refused) if note["text"]),
     )
 
 

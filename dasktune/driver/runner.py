@@ -25,11 +25,13 @@ from dasktune.driver import shared_stages as sharing
 from dasktune.driver.attempts import (
     AttemptLost,
     Attempts,
+    LineageRefused,
     LookUp,
     Reached,
     StateDurable,
     StateRecorded,
 )
+from dasktune.driver.audit_notes import named
 from dasktune.driver.audits import Audits, NoAudits
 from dasktune.driver.connection import AttemptFinished, Connection
 from dasktune.driver.fair_share import FairShare
@@ -50,6 +52,7 @@ from dasktune.driver.orders import PendingOrders
 from dasktune.driver.pool_demand import PoolDemand, slowest_steps
 from dasktune.driver.predictions import Predictions
 from dasktune.driver.recorder import Recorder
+from dasktune.driver.refused_resumes import RefusedResume, ResumeRefusedError
 from dasktune.driver.retention.evict import Evictor, NoEvictor
 from dasktune.driver.retention.kept_ends import KeptEnds
 from dasktune.driver.reuse import CommitReader, CommitsRead, KnownStates
@@ -66,7 +69,10 @@ from dasktune.engine.timeouts import (
     LOOP_SECONDS,
     Timeouts,
 )
+from dasktune.engine.trials import lineage_of
 from dasktune.errors import ClusterError, InternalError, StorageError
+from dasktune.graph.audits import Stretch, resting_on
+from dasktune.graph.devices import without_devices
 from dasktune.graph.events import (
     AuditsRun,
     Event,
@@ -210,6 +216,8 @@ class DaskRunner:
         self._look_ups = LookUps(CheckpointStore(plan.store, LOOK_UP))
         self._commits = CommitReader(known_states, self._inbox.put)
         self._lost = LostWorkers(self._look_ups.ask, self._inbox.put)
+        self._refused: list[RefusedResume] = []
+        """The lineages whose states could not be resumed, until the run ends with them."""
         self._is_draining = False
         self._can_save = True
         self._deserted_at: float | None = None
@@ -313,6 +321,8 @@ class DaskRunner:
             self._receive(message)
         if self._attempts.trouble is not None:
             raise StorageError(self._attempts.trouble)
+        if self._refused:
+            raise ResumeRefusedError(self._refused)
         self._ask_for_more()
         self._make_room()
         self._carry_out()
@@ -401,9 +411,29 @@ class DaskRunner:
                     self._cluster.submissions.cancel(item.attempt)
                 case LookUp():
                     self._look_up(item)
+                case LineageRefused():
+                    self._refuse(item)
                 case _:
                     self._tell(item)
         self._attempts.settle()
+
+    def _refuse(self, refused: LineageRefused) -> None:
+        """Note a lineage whose state could not be resumed, once."""
+        plan, node = self._engine.view.plan, refused.node
+        stretch = Stretch(node=node, start=refused.step, stop=refused.step + 1)
+        trials = resting_on(plan, stretch)
+        lineage = lineage_of(without_devices(node.sequences), plan.seed_of(node))
+        if all(lineage != each.lineage for each in self._refused):
+            self._refused.append(
+                RefusedResume(
+                    lineage=lineage,
+                    trials=tuple(trials),
+                    step=refused.step,
+                    text=f"{named(trials)} cannot go on from the state after step {refused.step}:\n"
+                    f"{refused.text}",
+                    paths=refused.paths,
+                )
+            )
 
     def _look_up(self, question: LookUp) -> None:
         """Ask the store in a thread; the answer is a message."""
@@ -494,6 +524,7 @@ class DaskRunner:
             worker_seconds=self._attempts.worker_seconds
             + sum(workers * (now - at) for workers, at in began),
             steps=trained + sum(attempt.position - attempt.start for attempt in running),
+            proof_seconds=self._attempts.proof_seconds,
         )
 
     def _ask_for_more(self) -> None:

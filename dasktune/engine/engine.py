@@ -32,7 +32,7 @@ from dasktune.engine.event_log import (
 from dasktune.engine.outcome import Order, Outcome, RunAssessment, RunPrediction
 from dasktune.engine.scaling import DeviceChoices, Scale, count_living, one_device_text
 from dasktune.engine.session import Session, after_last_snapshot
-from dasktune.engine.trials import Alone, TrialRecord
+from dasktune.engine.trials import Alone, TrialRecord, lineage_of
 from dasktune.errors import ConfigurationError, InternalError, unknown
 from dasktune.graph.devices import Periods, before, devices_text
 from dasktune.graph.dispatch import Dispatcher
@@ -62,6 +62,7 @@ from dasktune.types import (
     Rank,
     Register,
     Report,
+    Sequences,
     Step,
     Stop,
     TrialState,
@@ -101,6 +102,8 @@ class Engine:
     trains_alone
         Whether trials are trained alone from now on: their trainer does not resume exactly. Those
         that have ended stay as they are.
+    lone_lineages
+        If not all are: the lineages whose trials are trained alone from now on.
     snapshot_every
         Records of a tuner between two snapshots of it, or as many as it has trials if those
         are more: so that a snapshot's share of the cost of a record does not grow.
@@ -120,6 +123,7 @@ class Engine:
         trials: dict[int, TrialRecord],
         fails_on_nan: bool = False,
         trains_alone: bool = False,
+        lone_lineages: frozenset[str] = frozenset(),
         snapshot_every: int = SNAPSHOT_EVERY,
         needs_of: NeedsOf | None = None,
         devices_of: DevicesOf | None = None,
@@ -134,7 +138,7 @@ class Engine:
         self.own_workers = 0
         """Number of trials that a loop of the user trains side by side."""
         self._fails_on_nan = fails_on_nan
-        self._trains_alone = trains_alone
+        self._trains_alone, self._lone_lineages = trains_alone, lone_lineages
         self._snapshot_every = snapshot_every
         self._needs_of = needs_of
         self._devices_of = devices_of
@@ -794,7 +798,7 @@ class Engine:
             point=decision.point,
             domains=decision.domains,
             seed=decision.seed,
-            alone=Alone() if self._trains_alone else None,
+            alone=Alone() if self._is_alone(decision.sequences, decision.seed) else None,
             needs=decision.needs,
             model_rank=decision.model_rank,
         )
@@ -842,7 +846,7 @@ class Engine:
     def _scale(self, session: Session, request: Extend, *, asked: Mapping[int, Extend]) -> None:
         """Choose the devices of a trial for a new request; `asked` are those of this call."""
         trial = self.trials[session.numbers[request.trial]]
-        is_alone = self._trains_alone or trial.alone is not None
+        is_alone = trial.alone is not None or self._is_alone(trial.sequences, trial.seed)
         if self._choices is None or is_alone or trial.number in self.view.wanted:
             return  # there is no state to go on from with other devices
         living = self._living(session, request, asked)
@@ -999,7 +1003,7 @@ class Engine:
         """Ask the dispatcher for training, of a trial by itself if all are from now on."""
         if self._fails_without_needs(trial):
             return
-        if self._trains_alone:
+        if self._is_alone(trial.sequences, trial.seed):
             self._separate(trial)
         instructions = self._dispatcher.extend(
             trial.number, request.until, request.priority, now, request.reports
@@ -1012,6 +1016,11 @@ class Engine:
         if problem is not None:
             self._todo.append(FailTrial(trial=trial.number, step=trial.steps, message=problem))
         return problem is not None
+
+    def _is_alone(self, sequences: Sequences, seed: int) -> bool:
+        """Return whether trials of a lineage are trained by themselves from now on."""
+        lone = self._lone_lineages
+        return self._trains_alone or bool(lone and lineage_of(sequences, seed) in lone)
 
     def _separate(self, trial: TrialRecord) -> None:
         """Train a trial by itself from now on."""

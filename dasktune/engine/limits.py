@@ -35,12 +35,15 @@ class Used:
         Steps that were trained, repeated ones included.
     best_loss
         The best loss that was seen at any step.
+    proof_seconds
+        Seconds of workers in which resumes proved themselves.
     """
 
     seconds: float = 0.0
     worker_seconds: float = 0.0
     steps: int = 0
     best_loss: float = math.inf
+    proof_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +155,16 @@ class Meter:
         """Who asked the run to stop from elsewhere, in words; None if nobody did."""
         self._failures = AlikeFailures()
 
-    def count(self, *, seconds: float, worker_seconds: float, steps: int) -> None:
+    def count(
+        self, *, seconds: float, worker_seconds: float, steps: int, proof_seconds: float = 0.0
+    ) -> None:
         """Set the time and steps that this run has used so far."""
         self.of_this_run = replace(
-            self.of_this_run, seconds=seconds, worker_seconds=worker_seconds, steps=steps
+            self.of_this_run,
+            seconds=seconds,
+            worker_seconds=worker_seconds,
+            steps=steps,
+            proof_seconds=proof_seconds,
         )
         if seconds - self._saved_at >= self._save_seconds:
             self._saved_at = seconds

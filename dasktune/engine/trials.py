@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -38,6 +39,20 @@ class Alone:
 
     told: Step = 0
     trained: Step = 0
+
+
+def lineage_of(sequences: Sequences, seed: int) -> str:
+    """Return the name of the trials with these values at step 0: all that their build depends on.
+
+    Examples
+    --------
+    >>> from dasktune.sequences import Constant, MultiStep
+    >>> one, other = {"lr": Constant(0.1)}, {"lr": MultiStep(0.1, milestones=[3], gamma=0.5)}
+    >>> lineage_of(one, 0) == lineage_of(other, 0), lineage_of(one, 0) == lineage_of(one, 1)
+    (True, False)
+    """
+    values = [[name, sequence(0)] for name, sequence in sorted(sequences.items())]
+    return json.dumps([seed, values], separators=(",", ":"))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,9 +7,12 @@ It is a test because the stored states in between were made in another way: eith
 trainer went on in memory where the audit loads, or the study loaded a state where the audit goes
 on in memory.
 
-Which resumes are drawn follows from state keys, and never from time: replays and other drivers draw
-the same. How many of those fit in the budget follows also from measured seconds, since building a
-trainer and loading a state may cost more than the steps. No decision, state or key depends on it.
+A study audits the first resumes of all, the first one in each branch of its space (trials with the
+same names and values of text at step 0), and the first one in the last third of the training: what
+a trainer does in one branch only, or late, shows nowhere else. Which others are drawn follows from
+state keys, and never from time: replays and other drivers draw the same. How many of those
+fit in the budget follows also from measured seconds, since building a trainer and loading a state
+may cost more than the steps. No decision, state or key depends on it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.types import Step
@@ -56,6 +60,12 @@ ENOUGH_STEPS: Step = 8
 
 A check of the trainer goes 7 steps: what that does not see shows later.
 """
+
+MOST_BRANCHES = 20
+"""Branches of the space whose first resume is drawn."""
+
+LATE = "late"
+"""Stands for the last third of the training, among branches."""
 
 MOST_WAITING = 100
 """Drawn resumes that wait for the budget; of more, the first stay."""
@@ -388,6 +398,9 @@ class AuditDraw:
         """By key of the state at its start: the shortest steps trained in memory from there."""
         self._waiting: dict[str, Stretch] = {}
         self._under_way: dict[str, Audit] = {}
+        self._branches: set[str] = set()
+        """The branches of the space in which a resume was drawn; ``late`` for the last third."""
+        self._furthest: Step = 0
         self._has_news = False
         """Whether anything has changed since an audit was looked for in vain."""
         self._looked_at: Step = -1
@@ -410,6 +423,8 @@ class AuditDraw:
     def launched(self, attempt: str, node: Node, start: Step) -> None:
         """Note a stage that was sent to a worker."""
         self._has_news = True
+        ends = (each.stop for each in islice(node.below(), MOST_BRANCHES))
+        self._furthest = max(self._furthest, *ends)
         self._open[attempt] = _OpenStage(node=node, start=start)
 
     def saved(self, attempt: str, step: Step) -> None:
@@ -602,8 +617,19 @@ class AuditDraw:
         earlier = self.counts.resumes
         self.counts = replace(self.counts, resumes=earlier + 1)
         key = stretch.node.key_at(stretch.stop)
-        if is_drawn(key, self._share, earlier) and len(self._waiting) < MOST_WAITING:
+        is_new = self._share > 0 and self._is_new(stretch)
+        is_due = is_new or is_drawn(key, self._share, earlier)
+        if is_due and len(self._waiting) < MOST_WAITING:
             self._waiting[key] = stretch
+
+    def _is_new(self, stretch: Stretch) -> bool:
+        """Return whether a resume is the first in its branch, or in the last third."""
+        branches = {branch_of(stretch.node)} if len(self._branches) < MOST_BRANCHES else set()
+        if stretch.start * 3 >= self._furthest * 2:
+            branches.add(LATE)
+        is_new = not branches <= self._branches
+        self._branches |= branches
+        return is_new
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -638,6 +664,15 @@ class _OpenStage:
             if step > self.before:
                 yield Stretch(node=self.node, start=self.before, stop=step)
                 self.before = step
+
+
+def branch_of(node: Node) -> str:
+    """Return the branch of the space to which the trials of a node belong.
+
+    Trials of one branch have the same hyper-parameters, and the same of those that are no numbers.
+    """
+    values = {name: sequence(0) for name, sequence in sorted(node.sequences.items())}
+    return repr([(n, v if isinstance(v, str | bool) else None) for n, v in values.items()])
 
 
 def _trained_below(node: Node, step: Step) -> Node:

@@ -211,7 +211,7 @@ class StudyResults:
     def summary(self) -> Summary:
         """Return the steps that were requested and trained, and their cost."""
         plan = self._counted_plan()
-        runs = [note["wall_seconds"] for note in self.runs()]
+        runs = self.runs()
         best = self._best_record()
         stages = self.stages()
         run = self.database.last_run(self.row.id)
@@ -221,7 +221,8 @@ class StudyResults:
             self.records,
             steps_executed=sum(stage.steps for stage in stages),
             steps_repeated=sum(stage.repeated for stage in stages),
-            wall_seconds=sum(runs),
+            wall_seconds=sum(note["wall_seconds"] for note in runs),
+            proof_seconds=sum(note.get("proof_seconds", 0.0) for note in runs),
             worker_seconds=sum(stage.worker_seconds for stage in stages),
             best_value=None if best is None else best.value,
             steps_beyond=steps_beyond(plan, self.records, stages),

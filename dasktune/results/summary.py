@@ -111,7 +111,8 @@ class Summary(TypedDict):
     their trials are trained alone. ``audits`` is the result of the audits of resumed stages, and
     ``withdrawn`` what rests on metrics behind a difference.
     ``merge_rate`` is requested by unique steps. ``worker_seconds`` is the time that workers
-    spent on stages. ``suspensions`` is None if no trial was suspended. ``models`` are those of
+    spent on stages, and ``proof_seconds`` the part of it in which resumes proved themselves.
+    ``suspensions`` is None if no trial was suspended. ``models`` are those of
     the forest of the last run's tuner. ``steps_on_devices`` divides ``steps_unique`` by the number
     of devices that train a step together. ``trials_on_several_classes`` has the trials of a study
     with ``portable=True`` whose steps this study trained on workers of several compute classes.
@@ -131,6 +132,7 @@ class Summary(TypedDict):
     merge_rate: float
     wall_seconds: float
     worker_seconds: float
+    proof_seconds: float
     best_value: float | None
     suspensions: Suspensions | None
     models: list[ModelFigures]
@@ -147,6 +149,7 @@ def summarise(
     wall_seconds: float,
     worker_seconds: float,
     best_value: float | None,
+    proof_seconds: float = 0.0,
     steps_beyond: int = 0,
     steps_audited: int = 0,
     audits: AuditFigures | None = None,
@@ -175,6 +178,7 @@ def summarise(
         merge_rate=requested / unique if unique else 1.0,
         wall_seconds=wall_seconds,
         worker_seconds=worker_seconds,
+        proof_seconds=proof_seconds,
         best_value=best_value,
         suspensions=suspensions,
         models=[],

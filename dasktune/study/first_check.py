@@ -34,6 +34,7 @@ from dasktune.storage.verdicts import Verdicts
 from dasktune.study.config import StudyConfig
 from dasktune.trainer.check_resume.check import CheckLimit, ResumeReport, check_resume
 from dasktune.trainer.check_resume.limited import CheckEndedError, CheckTimes, LimitedProcesses
+from dasktune.trainer.check_resume.new_process import BrokenRuleError
 from dasktune.trainer.check_resume.plan import SHORTEST, change_or_end, until
 from dasktune.trainer.check_resume.verdict import binding_here, device_of, verdict
 from dasktune.types import Extend, Register, Sequences, Step
@@ -202,7 +203,7 @@ class FirstCheck:
             # If all trials have the same names, the name is misspelt: no trial can be trained.
             names = {frozenset(each.sequences) for each in trials}
             return Refused(reason=str(error), remedy="" if len(names) == 1 else _MAY_FAIL)
-        except ConfigurationError as error:
+        except (ConfigurationError, BrokenRuleError) as error:
             return Refused(reason=str(error), remedy=_MAY_FAIL)
         except (DasktuneError, CheckEndedError) as error:
             return NotChecked(reason=str(error))

@@ -24,6 +24,13 @@ from dasktune.driver.audit_notes import AuditDifferenceError, AuditFailure, figu
 from dasktune.driver.history import TunerPlace
 from dasktune.driver.interrupt import interruptible
 from dasktune.driver.numerics import rule_of
+from dasktune.driver.refused_resumes import (
+    AloneRule,
+    ResumeRefusedError,
+    alone_rule,
+    note_refused,
+    refused_of,
+)
 from dasktune.driver.retry_notes import note_retried, trials_to_retry
 from dasktune.driver.run import (
     AuditTerms,
@@ -56,17 +63,17 @@ from dasktune.storage.retention import Keep
 from dasktune.study.additions import StudyAdditions, recorder_of
 from dasktune.study.ask_tell import Opened
 from dasktune.study.callbacks import Announcer, Callback, Mirroring
+from dasktune.study.changed_code import OpenCode
 from dasktune.study.config import StudyConfig
 from dasktune.study.first_check import KnownTrials, TrainerChecks, known_trials
 from dasktune.study.from_optuna import OF_OPTIMIZE, explained, tuner_problem
 from dasktune.study.main_guard import guard_problem
-from dasktune.study.redefined import redefined
-from dasktune.trainer.base import change_problems_of, name_problems_of
+from dasktune.trainer.base import change_problems_of, harmless_of, name_problems_of
 from dasktune.trainer.check_switch import checks_are_on
 from dasktune.trainer.code import pack
 from dasktune.trainer.metrics import metric_names
 from dasktune.types import Metrics, Step, TrialState
-from dasktune.words import counted
+from dasktune.words import counted, listed
 from dasktune.worker.job import JobPlan, this_process
 
 if TYPE_CHECKING:
@@ -115,6 +122,8 @@ class Optimizer:
         As for `dasktune.Study`.
     runner
         Carries out the run; None while nothing runs.
+    code
+        Knows whether the study's code is still that with which it was opened.
     """
 
     def __init__(
@@ -128,10 +137,13 @@ class Optimizer:
         self._additions = StudyAdditions(results, self.alone)
         self._owner = f"{results.row.root}:{results.row.created}"
         self._lock = threading.Lock()
+        self._proves = True
         self._is_stopping: bool | None = None  # None while nothing runs
         self._checks = TrainerChecks(results, config, lambda: bool(self._is_stopping))
         self._again: dict[Again, list[int]] = {}
         self._transfer: str | None = None
+        self.code = OpenCode(config, results.row.spec)
+        self._warned_of: frozenset[str] = frozenset()
         self.limit: str | None = None
         self.ending = ""
         self.had_ended = False
@@ -252,7 +264,7 @@ class Optimizer:
                 for sentence in tuner.advice:
                     logger.warning("study %s: %s", self._name, sentence)
             self._warn_of_queue(tuner, goes_on=not is_new)
-            self._warn_of_redefinition()
+            self._refuse_changed_code()
             if place.has_ended:
                 logger.info("study %s: this tuner has ended already", self._name)
                 self._repeat_differences()
@@ -268,8 +280,9 @@ class Optimizer:
                     client, gpus_per_worker, trials_per_gpu, results.options.needs
                 )
                 self._checks.device = device_of_run(client, gpus, results.options.needs)
-                is_alone = self._is_alone(allow_failed_check)
-                is_unchecked = not is_alone and self._checks.refuse_failed(allow_failed_check)
+                self._proves = not allow_failed_check
+                alone = self._alone_rule(allow_failed_check)
+                is_unchecked = not alone.is_all and self._checks.refuse_failed(allow_failed_check)
                 first = self._take_over(tuner, first)
                 place = self._with_again(first.place)
                 self._again = {}
@@ -302,18 +315,10 @@ class Optimizer:
                             announcer=announcer,
                             timeouts=timeouts,
                         )
-                        share = 0.0 if is_alone else audit
+                        begin = partial(self._begin_anew, tuner, limits, timeouts)
                         first = replace(first, place=place)
-                        try:
-                            train(first, is_alone=is_alone, share=share, wait=wait)
-                        except AuditDifferenceError as difference:
-                            meter.save()
-                            self._warn_of_difference(difference)
-                            results.catch_up()
-                            last = self._beginning(self._place_of(tuner), limits, timeouts)
-                            last.meter.stopped_by = meter.stopped_by
-                            meter = last.meter
-                            self._go_on_alone(train, tuner, last)
+                        train = partial(train, share=audit)
+                        meter = self._train(first, alone, partial(train, wait=wait), train, begin)
                 finally:
                     announcer.end()
             place = self._place_of(tuner)
@@ -455,14 +460,17 @@ class Optimizer:
                 *(self._name, type(tuner).__name__, tuner.seed),
             )
 
-    def _warn_of_redefinition(self) -> None:
-        """Log a warning if the trainer was edited and run again in a notebook's cell."""
-        name = redefined(self._config, str(self._results.row.spec["fingerprint"]))
-        if name is not None:
+    def _refuse_changed_code(self) -> None:
+        """Refuse to train other code than that with which the study was opened."""
+        if (problem := self.code.problem()) is not None:
+            raise ConfigurationError(problem)
+        if written := self.code.written() - self._warned_of:
+            self._warned_of |= written
             logger.warning(
-                "study %s trains %s as it was when the study was opened; %s has changed since. "
-                "create_study(..., if_changed='new') opens a version of the study for its new code",
-                *(self._name, name, name),
+                "study %s: the training code writes %s, which has another value now than at "
+                "first; workers begin with the first value. To use another one, bind the name "
+                "again and run create_study again",
+                *(self._name, listed(sorted(written))),
             )
 
     def _known_problems(self, tuner: Tuner) -> Iterator[str]:
@@ -550,19 +558,102 @@ class Optimizer:
             place = self._place_of(tuner)
         return replace(beginning, place=place, kept=kept)
 
-    def _is_alone(self, allow_failed_check: bool) -> bool:
-        """Whether an audit of the study has found a difference, so that nothing is merged."""
+    def _alone_rule(self, allow_failed_check: bool) -> AloneRule:
+        """Return which trials are trained alone, by what audits and resumes have found so far."""
         differences = self._results.differences
         failures = [AuditFailure(text=note["text"], steps=note["steps"]) for note in differences]
-        if not failures:
-            return False
         self._checks.repeat_audits(failures)
         if allow_failed_check:
-            return False
-        logger.warning(
-            "study %s trains each trial alone, from step 0: %s", self._name, failures[-1].text
+            return AloneRule()
+        texts = [each.text for each in failures]
+        rule = AloneRule(is_all=True)
+        if not failures:
+            notes = refused_of(self._results.history)
+            rule = alone_rule(notes, self._harmless)
+            texts = [note["text"] for note in notes]
+        if rule:
+            which = "each trial" if rule.is_all else "the trials of a lineage"
+            logger.warning(
+                "study %s trains %s alone, from step 0: %s", self._name, which, texts[-1]
+            )
+        return rule
+
+    @property
+    def _harmless(self) -> tuple[str, ...]:
+        return harmless_of(self._config.known_trainer)
+
+    def _train(
+        self,
+        begun: _Beginning,
+        alone: AloneRule,
+        first: Callable[..., None],
+        later: Callable[..., None],
+        begin: Callable[[Meter], tuple[_Beginning, bool]],
+    ) -> Meter:
+        """Run a tuner to its end; return the meter of the last run.
+
+        When a resume is refused, or an audit finds a difference, the run ends, and another one
+        trains alone what cannot be merged.
+
+        Parameters
+        ----------
+        begun, alone
+            The first run, and which trials it trains alone.
+        first, later
+            Carry out the first run, and one after it.
+        begin
+            Returns the next run, and whether there is nothing left for it.
+        """
+        carry_out, meter = first, begun.meter
+        while True:
+            try:
+                carry_out(begun, alone=alone)
+                return meter
+            except AuditDifferenceError as difference:
+                self._warn_of_difference(difference)
+                alone = AloneRule(is_all=True)
+            except ResumeRefusedError as error:
+                for each in error.refused:
+                    note_refused(self._results.history, begun.run, each)
+                alone = alone_rule(refused_of(self._results.history), self._harmless)
+                self._warn_of_refused(error, alone)
+            meter.save()
+            self._results.catch_up()
+            begun, has_ended = begin(meter)
+            carry_out, meter = self._noting(later), begun.meter
+            if has_ended:
+                return meter
+
+    def _noting(self, carry_out: Callable[..., None]) -> Callable[..., None]:
+        """Return a function that carries out a run, and notes what it used."""
+
+        def noted(begun: _Beginning, **options: Any) -> None:
+            with self._noted(begun.meter):
+                carry_out(begun, **options)
+
+        return noted
+
+    def _begin_anew(
+        self, tuner: Tuner, limits: Limits, timeouts: Timeouts, before: Meter
+    ) -> tuple[_Beginning, bool]:
+        """Return another run of a tuner, and whether there is nothing left for it."""
+        last = self._beginning(self._place_of(tuner), limits, timeouts)
+        last.meter.stopped_by = before.stopped_by
+        if last.place.has_ended or last.meter.reached() is not None:
+            return last, True
+        return self._take_over(tuner, last), False
+
+    def _warn_of_refused(self, error: ResumeRefusedError, alone: AloneRule) -> None:
+        which = (
+            "the study merges nothing any more: trials that have not ended are trained"
+            if alone.is_all
+            else "trials with the same values at step 0 are trained"
         )
-        return True
+        logger.warning(
+            "study %s: %s\nNothing was reported from this state, and what is stored stays. From "
+            "now on %s alone, from step 0",
+            *(self._name, error, which),
+        )
 
     def _warn_of_difference(self, difference: AuditDifferenceError) -> None:
         logger.warning(
@@ -571,14 +662,6 @@ class Optimizer:
             difference,
             RETRAIN,
         )
-
-    def _go_on_alone(self, train: Callable[..., None], tuner: Tuner, beginning: _Beginning) -> None:
-        """Run a tuner on, without merging, unless it has ended or reached a limit."""
-        if beginning.place.has_ended or beginning.meter.reached() is not None:
-            return
-        begun = self._take_over(tuner, beginning)
-        with self._noted(begun.meter):
-            train(begun, is_alone=True, share=0.0)
 
     @explained({}, "study.evaluate({'lr': 0.1}, steps=30)")
     def evaluate(
@@ -700,6 +783,7 @@ class Optimizer:
             wall_seconds=used.seconds,
             worker_seconds=used.worker_seconds,
             steps=used.steps,
+            proof_seconds=used.proof_seconds,
         )
 
     def _run(
@@ -710,16 +794,16 @@ class Optimizer:
         display: RunDisplay | None,
         announcer: Announcer,
         timeouts: Timeouts,
-        is_alone: bool,
+        alone: AloneRule,
         share: float,
         wait: Callable[[], None] | None = None,
     ) -> None:
-        """Run a tuner until it has ended; nothing is merged if `is_alone`."""
+        """Run a tuner until it has ended; the trials of a rule are not merged."""
         results, run, place = self._results, beginning.run, beginning.place
         results.is_current = False  # until all decisions have been written
-        engine = self.engine(is_alone=is_alone)
+        engine = self.engine(alone=alone)
         engine.recall(beginning.kept)
-        merges = results.options.merge and not is_alone
+        merges = results.options.merge and not alone.is_all
         started = StudyRun(
             study=self._name,
             study_id=results.row.id,
@@ -735,7 +819,7 @@ class Optimizer:
             recorder=recorder_of(results, run, timeouts.waits),
             meter=beginning.meter,
             timeouts=timeouts,
-            audits=self._audit_terms(share),
+            audits=self._audit_terms(0.0 if alone.is_all else share),
             retention=self._config.retention,
             keep=Keep.parse(self._config.keep),
             kept_elsewhere=partial(kept_elsewhere, self._results.database, results.row.id),
@@ -785,14 +869,16 @@ class Optimizer:
             return None
         return AuditTerms(share=share, fail=self._checks.record_audit)
 
-    def engine(self, *, is_alone: bool = False) -> Engine:
-        """Return a new engine of the study; from now on trials are trained alone if `is_alone`."""
+    def engine(self, *, alone: AloneRule | None = None) -> Engine:
+        """Return a new engine of the study; from now on the trials of a rule are trained alone."""
+        alone = alone or AloneRule()
         return Engine(
             self._results.dispatcher(),
             objective=self._results.objective,
             trials=self._results.records,
             fails_on_nan=self._config.on_nan == "fail",
-            trains_alone=is_alone,
+            trains_alone=alone.is_all,
+            lone_lineages=alone.lineages,
             needs_of=self._config.needs_of(),
             devices_of=self._config.devices_of(),
             scale=self._config.scale,
@@ -809,10 +895,12 @@ class Optimizer:
         return known_trials(self._results, tuner, self._inputs(tuner), limits)
 
     def _plan(self, run: str, timeouts: Timeouts) -> JobPlan:
-        options = self._results.options
+        options, code = self._results.options, pack(self._config.known_trainer)
+        # After packing: a cell may have run since the beginning of the run.
+        self._refuse_changed_code()
         return JobPlan(
             run=run,
-            code=pack(self._config.known_trainer),
+            code=code,
             config=dict(self._config.config or {}),
             seed=self._results.seed,
             store=seen_by_workers(self._results.store.url),
@@ -820,6 +908,8 @@ class Optimizer:
             needs=options.needs,
             needs_process=getattr(self._config.known_trainer, "requires_process", False),
             saves_by_time=options.saves.every is None,
+            proves=self._proves,
+            is_apart=not options.merge,
             step_seconds=timeouts.step_seconds,
             driver=this_process(),
         )

@@ -22,10 +22,10 @@ from dasktune.graph.devices import devices_at, without_devices
 from dasktune.sequences import Sequence
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import Snapshot, decode, encode
-from dasktune.trainer.base import is_harmless
+from dasktune.trainer.base import harmless_of, is_harmless
 from dasktune.trainer.check_resume.check import tolerance_of
-from dasktune.trainer.check_resume.differences import Difference, state_differences
 from dasktune.trainer.environment import is_same_environment
+from dasktune.trainer.proof.differences import Difference, state_differences
 from dasktune.types import Metrics, Step
 from dasktune.worker.control import Control
 from dasktune.worker.divided import AnyRun, DividedRun
@@ -98,7 +98,7 @@ class AuditRun:
         self._store, self._environment = store, job.environment
         self._load, self._begin, self._on_step, self._on_wait = load, begin, on_step, on_wait
         self._tolerance = tolerance_of(job.trainer_class, job.device)
-        self._harmless = tuple(getattr(job.trainer_class, "harmless_differences", ()))
+        self._harmless = harmless_of(job.trainer_class)
         self._end_step = spec.stage.start
         self._steps, self._compared = 0, 0
         self.start_seconds = 0.0

@@ -26,6 +26,7 @@ from dasktune.trainer.base import division_problem
 from dasktune.trainer.code import TrainerCode, pack
 from dasktune.trainer.generators import is_cuda
 from dasktune.trainer.lifecycle import TrainerRun
+from dasktune.trainer.proof.proof import Witness
 from dasktune.types import Step, Value
 from dasktune.worker import rank as ranks
 from dasktune.worker.peers import DivisionError, LenderLostError, Lenders, OwnRank, Peer
@@ -191,6 +192,16 @@ class DividedRun:
                     )
             return dict(self._run.state())
 
+    def proof(self, state: Mapping[str, Any]) -> dict[str, str]:
+        """Return the proof of a state in this process; see `TrainerRun.proof`."""
+        return dict(self._run.proof(state))
+
+    @property
+    def witness(self) -> Witness | None:
+        """The witness of the trainer in this process."""
+        witness: Witness | None = self._run.witness
+        return witness
+
     @contextmanager
     def _failing_together(self) -> Iterator[None]:
         """Close the run at an exception; raise that of another process if it came first."""
@@ -283,7 +294,8 @@ def _end(peers: list[Peer], meeting: FileMeeting | PortMeeting) -> None:
 
 
 def _on_device(training: RankTraining, peer: Peer) -> RankTraining:
-    return replace(training, device=f"cuda:{peer.gpu}") if is_cuda(training.device) else training
+    device = f"cuda:{peer.gpu}" if is_cuda(training.device) else training.device
+    return replace(training, device=device, proving=None)
 
 
 def _backend(device: str, trainer_class: type, devices: int) -> str:

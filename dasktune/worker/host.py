@@ -29,6 +29,7 @@ from dasktune.engine.timeouts import (
 from dasktune.errors import (
     CorruptCheckpointError,
     InternalError,
+    ResumeError,
     StorageError,
 )
 from dasktune.graph.audits import ALWAYS
@@ -39,8 +40,11 @@ from dasktune.storage.buffers import Buffer, empty
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.codec import Snapshot, encode
 from dasktune.trainer.lifecycle import TrainerRun
+from dasktune.trainer.proof.proof import packed, unpacked
+from dasktune.trainer.proof.remedies import Next, Proving
 from dasktune.types import Step, Value
 from dasktune.worker.audit import AuditRun
+from dasktune.worker.clean_process import CleanProcess
 from dasktune.worker.control import Control
 from dasktune.worker.divided import AnyRun, DividedRun, code_of
 from dasktune.worker.errors_in_words import (
@@ -53,6 +57,7 @@ from dasktune.worker.errors_in_words import (
 from dasktune.worker.job import AuditSpec, Job, StageSpec
 from dasktune.worker.messages import (
     AuditEnded,
+    ResumeRefused,
     StageEnded,
     StageFailed,
     StageMessage,
@@ -154,6 +159,14 @@ class Lineage:
         """Whether it was kept from an earlier stage."""
         self.unsaved_seconds = 0.0
         """Time to train it again from the last state that was saved, or loaded, as it was."""
+        self._told_seconds = 0.0
+
+    def proof_seconds(self) -> float:
+        """Return the time that proofs have taken since the last call."""
+        witness = self.run.witness
+        total = 0.0 if witness is None else witness.seconds
+        since, self._told_seconds = total - self._told_seconds, total
+        return since
 
     def can_go_on(self, key: str, devices: int, lenders: tuple[str, ...]) -> bool:
         """Return whether it holds the state of a key, on such devices of these lenders."""
@@ -179,6 +192,7 @@ class _Write:
     hold_up: float
     suspended: float | None
     """When training was told to end, or ended (`time.monotonic`); None if it goes on."""
+    proof: Mapping[str, str]
     replaces: bool
     """Whether a different state that an earlier attempt committed is replaced."""
 
@@ -256,6 +270,7 @@ class StageHost:
         """The number of saves so far, and the time of the shortest."""
         self._resumes = 0
         """Number of trainers that were loaded from a stored state."""
+        self._process = CleanProcess(job)
         self._writer = threading.Thread(target=self._write_all, name="dasktune-writer", daemon=True)
         self._writer.start()
 
@@ -455,11 +470,19 @@ class StageHost:
             return warm
         del warm  # the memory of a GPU may hold one trainer, but not two
         if spec.start == 0:
-            run = self.new_run(spec.seed, sequences, 0, lenders=spec.lenders)
+            is_alone = spec.is_alone or self.job.is_apart
+            run = self.new_run(spec.seed, sequences, 0, lenders=spec.lenders, is_alone=is_alone)
             return Lineage(run, key, None, devices, spec.lenders)
         state, commit = self.load(key)
         self._resumes += 1
-        run = self.new_run(spec.seed, sequences, spec.start, state, spec.lenders)
+        run = self.new_run(
+            spec.seed,
+            sequences,
+            spec.start,
+            state,
+            spec.lenders,
+            self._proving(commit, "train" if spec.start < spec.stop else "evaluate"),
+        )
         return Lineage(run, key, commit.digest, devices, spec.lenders)
 
     def load(self, key: str) -> tuple[Any, Commit]:
@@ -479,14 +502,24 @@ class StageHost:
         step: Step,
         state: Mapping[str, object] | None = None,
         lenders: tuple[str, ...] = (),
+        proving: Proving | None = None,
+        *,
+        is_alone: bool = False,
     ) -> AnyRun:
-        """Return a new trainer that holds the state after `step`; at step 0 there is none."""
+        """Return a new trainer that holds the state after `step`; at step 0 there is none.
+
+        Raises
+        ------
+        ResumeError
+            If it is not the trainer that left this proof.
+        """
         self.step_began = time.monotonic()
-        job = self.job
+        job, proving = self.job, proving or self._proving()
         values = without_devices(sequences)
         first = {name: sequence(0) for name, sequence in values.items()}
         last = {name: sequence(max(step, 1) - 1) for name, sequence in values.items()}
         devices = devices_at(sequences, step)
+        trainer_class = self._process.prepare(first, seed, is_alone=is_alone)
         if devices > 1:
             training = RankTraining(
                 code=code_of(job.trainer_class, job.code),
@@ -497,22 +530,46 @@ class StageHost:
                 first_values=first,
                 last_values=last,
                 state=state,
+                proving=proving,
             )
-            return DividedRun.begin(training, job.trainer_class, devices, lenders, self.workers)
+            return DividedRun.begin(training, trainer_class, devices, lenders, self.workers)
         if state is None:
-            return TrainerRun.start(
-                job.trainer_class, first, config=job.config, seed=seed, device=job.device
+            run = TrainerRun.start(
+                trainer_class,
+                first,
+                config=job.config,
+                seed=seed,
+                device=job.device,
+                proving=proving,
             )
-        return TrainerRun.resume(
-            job.trainer_class,
-            step=step,
-            first_values=first,
-            last_values=last,
-            state=state,
-            config=job.config,
-            seed=seed,
-            device=job.device,
-        )
+            if self._process.accepts_build():
+                return run
+            del run
+            return self.new_run(seed, sequences, step, lenders=lenders, is_alone=True)
+        try:
+            return TrainerRun.resume(
+                trainer_class,
+                step=step,
+                first_values=first,
+                last_values=last,
+                state=state,
+                config=job.config,
+                seed=seed,
+                device=job.device,
+                proving=proving,
+            )
+        except ResumeError:
+            if is_alone or not self._process.is_used:
+                raise
+        # What earlier trials have left here may be the reason.
+        return self.new_run(seed, sequences, step, state, lenders, proving, is_alone=True)
+
+    def _proving(self, commit: Commit | None = None, before: Next = "train") -> Proving | None:
+        """Return the terms of the proof of a resume; None for a job without proofs."""
+        if not self.job.proves:
+            return None
+        proof = None if commit is None else _proof_of(commit)
+        return Proving(owns_process=self.job.is_own_process, proof=proof, before=before)
 
     def keep_warm(self, lineage: Lineage) -> None:
         """Keep a trainer for the stage that goes on from its state."""
@@ -651,6 +708,7 @@ class StageHost:
             reports=[(step, metrics) for step, _, metrics in write.reports],
             environment=self.job.environment,
             seconds=write.seconds,
+            proof=packed(write.proof) if write.proof else "",
         )
         self._saves += 1
         self._save_seconds = min(self._save_seconds, time.monotonic() - began)
@@ -683,6 +741,7 @@ class _StageRun:
         self._saved_seconds = 0.0
         self._hold_up = 0.0
         self._is_omitted = False
+        self._lineage: Lineage | None = None
         self._has_saved_more = False
         """Whether it saved where its order says nothing of: the driver waits for no such state."""
 
@@ -704,10 +763,15 @@ class _StageRun:
             # someone has trained it meanwhile.
             host.store.discard(self.chain.key, attempt=error.attempt)
             return self._end("missing")
+        except ResumeError as error:
+            if is_out_of_memory(error) or spoils_process(error):
+                raise
+            return self._refused(error)
         self._saved_at = time.monotonic()
         self._start_seconds = 0.0 if lineage.is_warm else self._saved_at - began
         lineage.unsaved_seconds += self._start_seconds
         self._loaded_at = lineage.loaded_at
+        self._lineage = lineage
         if spec.start == spec.stop:
             return self._evaluate_only(lineage)
         status: StageStatus = "trained"
@@ -797,6 +861,7 @@ class _StageRun:
         self._flush()
         began = time.monotonic()
         state = lineage.run.state()
+        proof = lineage.run.proof(state)
         self.host.step_began = None  # it may have to wait for the store
         snapshot = encode(state, allocate=self.host.room_for)
         del state
@@ -815,6 +880,7 @@ class _StageRun:
                 began=began,
                 hold_up=self._hold_up,
                 suspended=suspended,
+                proof=proof,
                 replaces=self.spec.is_alone,
             )
         )
@@ -833,6 +899,19 @@ class _StageRun:
         self._outbox.append(StateMeasured(attempt=self.spec.attempt, step=self.step, key=key))
         self.host.keep_warm(lineage)
         return self._end("trained")
+
+    def _refused(self, error: ResumeError) -> StageEnded:
+        """Report a trainer that is not the one that saved the state."""
+        message = ResumeRefused(
+            attempt=self.spec.attempt,
+            step=self.step,
+            at=time.time(),
+            message=sendable(str(error)),
+            traceback=sendable(error.traceback),
+            paths=tuple(map(sendable, error.paths)),
+        )
+        self._outbox.append(message)
+        return self._end("lost")
 
     def overdue(self, seconds: float, where: str) -> None:
         """Report that the trainer has taken longer than so many seconds.
@@ -891,6 +970,7 @@ class _StageRun:
             loaded_at=self._loaded_at,
             peak_bytes=peak_bytes(self.host.job.device) if self.host.job.shares_device else None,
             is_omitted=self._is_omitted,
+            proof_seconds=0.0 if self._lineage is None else self._lineage.proof_seconds(),
         )
         self._outbox += self._printed()
         self._flush(receipt)
@@ -921,6 +1001,16 @@ class _StageRun:
                 messages.append(last)
             self.host.emit(messages)
         self._flushed = time.monotonic()
+
+
+def _proof_of(commit: Commit) -> dict[str, str] | None:
+    """Return the proof of a state; None for a state of an earlier version."""
+    if not commit.proof:
+        return None
+    try:
+        return unpacked(commit.proof)
+    except ValueError as error:
+        raise CorruptCheckpointError(f"checkpoint {commit.key}: {error}", commit.attempt) from error
 
 
 def _sequences_of(spec: StageSpec) -> dict[str, Sequence]:

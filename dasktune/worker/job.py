@@ -48,6 +48,10 @@ class JobPlan:
         The needs of every stage.
     saves_by_time
         Whether workers also save now and then between the planned steps.
+    proves
+        Whether each resume must prove itself.
+    is_apart
+        Whether trials share nothing, not even a data set that a worker keeps.
     needs_process
         Whether each worker must be a process of its own.
     step_seconds
@@ -65,6 +69,8 @@ class JobPlan:
     needs: Needs
     needs_process: bool = False
     saves_by_time: bool = True
+    proves: bool = True
+    is_apart: bool = False
     step_seconds: float | None = None
     driver: str = ""
 
@@ -85,6 +91,11 @@ class Job:
         Evaluate after every so many steps.
     saves_by_time
         Whether to save now and then between the planned steps.
+    proves, is_apart
+        See `JobPlan`.
+    is_own_process
+        Whether this process is no other's, such as that of the driver: then its settings may be
+        set back before a trainer is built.
     environment
         What is recorded with each checkpoint.
     shares_device
@@ -102,6 +113,9 @@ class Job:
     store: str
     report_every: int
     saves_by_time: bool = True
+    proves: bool = True
+    is_apart: bool = False
+    is_own_process: bool = False
     shares_device: bool = False
     environment: Mapping[str, object] = field(default_factory=dict)
     code: TrainerCode | None = None
@@ -276,6 +290,9 @@ def open_job(
         store=plan.store,
         report_every=plan.report_every,
         saves_by_time=plan.saves_by_time,
+        proves=plan.proves,
+        is_apart=plan.is_apart,
+        is_own_process=plan.driver != this_process(),
         environment={**describe(device), NUMERICS: numerics_of(hardware)},
         shares_device=shares_device(),
         code=plan.code,

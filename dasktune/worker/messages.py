@@ -35,6 +35,28 @@ class StageStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeRefused:
+    """The trainer of an attempt is not the one that saved the state it has loaded.
+
+    Parameters
+    ----------
+    attempt, step, at
+        The attempt, the step of the state, and when (epoch seconds).
+    message, traceback
+        What differs, in words; the traceback is empty unless the trainer raised.
+    paths
+        The parts that differ.
+    """
+
+    attempt: str
+    step: Step
+    at: float
+    message: str
+    traceback: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageProgress:
     """An attempt has trained up to `step`, and measured metrics that are not durable yet.
 
@@ -150,6 +172,8 @@ class StageEnded:
         unknown, or the device is its own.
     is_omitted
         Whether its last state is not stored; a `StateOmitted` says so once those before are.
+    proof_seconds
+        Time that the proofs of its resume and of its states have taken.
     """
 
     attempt: str
@@ -162,6 +186,7 @@ class StageEnded:
     loaded_at: Step | None = None
     peak_bytes: int | None = None
     is_omitted: bool = False
+    proof_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +235,7 @@ StageMessage = (
     | StateMeasured
     | StageEnded
     | StageFailed
+    | ResumeRefused
     | StagePrinted
     | StoreFailed
 )
@@ -491,6 +517,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "int | None": _or_none(_count),
     "Step | None": _or_none(_count),
     "float | None": _or_none(_number),
+    "tuple[str, ...]": _each(_text),
     "tuple[Step, ...]": _each(_count, _are_counts),
     "tuple[float, ...]": _each(_number, _are_numbers),
     "tuple[StepMetrics, ...]": _each(_metrics, _are_metrics),

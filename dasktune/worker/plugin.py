@@ -120,7 +120,7 @@ class StagePlugin(WorkerPlugin):
         self.numerics, self.gpu = job.numerics, job.gpu
         self._workers = WorkerLenders(worker, self.plan.run, lambda: self.host.make_room())
         self.host = StageHost(job, self._emit, self._give_up_from_thread, workers=self._workers)
-        if self.plan.needs_process:
+        if self.plan.needs_process or job.is_own_process:
             give_own_generator()  # now that the store's client is loaded, too
         self._tasks: set[asyncio.Task[None]] = set()
         worker.handlers[self.plan.run] = self._control

@@ -27,6 +27,7 @@ from typing import Any, Protocol, assert_never
 from dasktune.engine.timeouts import PARENT_LOOK_SECONDS
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.isolation import give_own_generator
+from dasktune.trainer.proof.remedies import Proving
 from dasktune.types import Step, Value
 
 # ------------------------------------------------------------------------------- messages
@@ -81,6 +82,8 @@ class RankTraining:
         What it is built with; each process has a device of its own.
     step, first_values, last_values, state
         See `dasktune.trainer.lifecycle.TrainerRun.resume`.
+    proving
+        As there, for the first process.
     """
 
     code: TrainerCode
@@ -91,6 +94,7 @@ class RankTraining:
     first_values: Mapping[str, Value]
     last_values: Mapping[str, Value]
     state: Mapping[str, object] | None
+    proving: Proving | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +324,7 @@ def begin(order: BeginRank, trainer_class: type) -> Any:
         "seed": training.seed,
         "device": training.device,
         "division": division,
+        "proving": training.proving,
     }
     if training.state is None:
         return TrainerRun.start(trainer_class, training.first_values, **common)

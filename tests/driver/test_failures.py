@@ -250,17 +250,16 @@ def test_a_failure_in_build_fails_only_what_starts_there(tmp_path: Path, client:
     study.close()
 
 
-def test_a_failure_to_load_is_the_fault_of_the_stage_that_loads(
-    tmp_path: Path, client: Client
+def test_trials_whose_state_cannot_be_loaded_are_trained_alone(
+    tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     study = open_study(tmp_path)
     run(study, client)
     study.close()
     again = open_study(tmp_path, fault={"where": "load_state_dict", "lr": 0.1, "kind": "error"})
     run(again, client, steps=STEPS + 2)
-    states = {trial.steps: trial for trial in again.trials if trial.state.value == "FAIL"}
-    assert "in load_state_dict" in states[0].error
-    assert [trial.state.value for trial in again.trials[:3]] == ["COMPLETE"] * 3
+    assert "load_state_dict raised" in caplog.text
+    assert {trial.state.value for trial in again.trials} == {"COMPLETE"}
     again.close()
 
 

@@ -43,7 +43,9 @@ RATES = [
 
 
 class Accumulating(Adding):
-    """Sums up what 8 steps add before it counts them; the sum is not in its state."""
+    """Sums up what 8 steps add before it counts them; calls the sum harmless, and is wrong."""
+
+    harmless_differences = ("trainer.sum",)
 
     def build(self, hp: Mapping[str, Any]) -> None:
         super().build(hp)

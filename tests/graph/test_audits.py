@@ -577,3 +577,30 @@ def test_draw_waits_for_news_or_steps() -> None:
     earlier = AuditDraw(1.0, trained=SMALL_STUDY)
     run_through(earlier, plan, trial=1, warm=False)
     assert earlier.begin(1) is not None, "steps of earlier runs count"
+
+
+def test_the_first_resume_of_each_branch_is_drawn() -> None:
+    plan = SearchPlan("aa" * 16)
+    draw = AuditDraw(1e-9)
+    for number in range(12):
+        mode = "b" if number == 10 else "a"
+        node = plan.register(number, {"mode": Constant(mode), "lr": Constant(0.1 * number)}, 90)
+        assert node.stop == 90
+        draw.launched(f"a{number}", node, 10)
+        draw.saved(f"a{number}", 20)
+        draw.ended(f"a{number}", 20, loaded_at=10)
+    always = 3
+    assert draw.waiting == always + 1
+
+
+def test_the_first_resume_in_the_last_third_is_drawn() -> None:
+    plan = SearchPlan("aa" * 16)
+    draw = AuditDraw(1e-9)
+    for number in range(12):
+        end = plan.register(number, {"lr": Constant(0.1 * number)}, 90)
+        node, start = end, 60 if number > 8 else 10
+        draw.launched(f"a{number}", node, start)
+        draw.saved(f"a{number}", start + 10)
+        draw.ended(f"a{number}", start + 10, loaded_at=start)
+    always = 3
+    assert draw.waiting == always + 1

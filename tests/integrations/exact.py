@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from distributed import Client, LocalCluster
 
 from dasktune.sequences import as_sequence
 from dasktune.storage.codec import decode, encode
-from dasktune.trainer.check_resume.differences import leaf_digest, leaves
 from dasktune.trainer.given import as_trainer
 from dasktune.trainer.lifecycle import TrainerRun, run_alone
+from dasktune.trainer.proof.differences import leaf_digest, leaves
 
 
 def assert_resumes(trainer: Any, hp: Mapping[str, object], steps: int, **given: Any) -> None:
@@ -46,17 +47,20 @@ def parts_of(state: Any) -> dict[str, str]:
 @contextmanager
 def single_thread(trainer: Any) -> Iterator[Client]:
     """Return a client of one worker in this process, which has the generators to itself."""
-    trainer.requires_process = False
-    with (
-        LocalCluster(
-            processes=False,
-            n_workers=1,
-            threads_per_worker=1,
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
+    # Of its base in dasktune: an attribute of the trainer's own would be a change of its code.
+    base = next(kind for kind in trainer.__mro__ if "requires_process" in vars(kind))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "requires_process", False)
+        with (
+            LocalCluster(
+                processes=False,
+                n_workers=1,
+                threads_per_worker=1,
+                dashboard_address="127.0.0.1:0",
+            ) as cluster,
+            Client(cluster) as client,
+        ):
+            yield client
 
 
 def assert_merges(study: Any, tuner: Any, steps: tuple[int, int]) -> None:

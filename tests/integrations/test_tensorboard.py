@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import dasktune as dt
 from dasktune.errors import ConfigurationError
 from dasktune.integrations.tensorboard import TensorBoard
 from tests.integrations.exact import single_thread
@@ -116,7 +117,7 @@ def test_the_examples_of_the_page_run(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.chdir(tmp_path)
     exec(compile(study_file, str(path), "exec"), vars(module))
-    vars(module)["Line"].requires_process = False
+    monkeypatch.setattr(dt.Trainer, "requires_process", False)
     study = vars(module)["study"]()
     with single_thread(study.trainer) as client:
         study.optimize(vars(module)["tuner"](), client=client, check=False, progress=False)

@@ -8,7 +8,6 @@ without torch in `tests/trainer/test_without_torch.py`.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
-from dasktune.errors import DasktuneError, TrainerError
+from dasktune.errors import ConfigurationError, DasktuneError, TrainerError
 from dasktune.sequences import Exponential, MultiStep, Piecewise
 from dasktune.study.study import Study
 from dasktune.trainer.check_switch import SWITCH
@@ -389,20 +388,14 @@ def test_trial_that_fails_says_why(
 
 
 @pytest.mark.process
-def test_trainer_that_cannot_load_is_announced(
-    tmp_path: Path,
-    two_threads: Client,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+def test_trainer_that_cannot_load_is_refused(
+    tmp_path: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SWITCH, "on")
     trainer, text = raising("load_state_dict")
     study = create(trainer, tmp_path)
-    with caplog.at_level(logging.WARNING, logger="dasktune"):
+    with pytest.raises(ConfigurationError, match=f"load_state_dict raised {text}"):
         study.optimize(grid(SPACE), client=two_threads, last_line=False)
-    assert f"Changed was not checked before this run: Changed failed in check_resume: {text}" in (
-        caplog.text
-    )
     study.close()
 
 

@@ -387,7 +387,8 @@ def test_audit_whose_trainer_raises_failed(workers: Any) -> None:
     worker = workers(Raising)
     worker.train(0, 4, 2)
     receipt = worker.audit(2, 4, 4)
-    assert (receipt.status, receipt.message) == ("failed", "RuntimeError: no such file")
+    assert receipt.status == "failed"
+    assert receipt.message.endswith("load_state_dict raised RuntimeError: no such file")
     worker.train(0, 1, name="the next stage")
 
 
@@ -425,7 +426,7 @@ def test_audit_of_a_closed_host_is_dropped(workers: Any) -> None:
 
 
 def test_stage_after_an_audit_begins_from_its_stored_state(workers: Any) -> None:
-    worker = workers(Counting)
+    worker = workers(type("Named", (Counting,), {"harmless_differences": ("trainer.calls",)}))
     worker.train(0, 4, 2)
     worker.audit(0, 4, 4)
     worker.train(4, 6)

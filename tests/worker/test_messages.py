@@ -13,6 +13,7 @@ from dasktune.worker.messages import (
     LeaveAnnounced,
     MessageError,
     PredictionAnswer,
+    ResumeRefused,
     StageEnded,
     StageFailed,
     StageMessage,
@@ -53,6 +54,9 @@ STAGE_MESSAGES: list[StageMessage] = [
     StateMeasured(attempt="a1", step=2, key="k2"),
     StageEnded(attempt="a1", step=2, status="stopped", at=3.0, seconds=1.0, start_seconds=0.0),
     StageFailed(attempt="a1", step=2, at=3.0, message="boom", traceback="..."),
+    ResumeRefused(
+        attempt="a1", step=2, at=3.0, message="- trainer.n", traceback="", paths=("trainer.n",)
+    ),
     StagePrinted(attempt="a1", text="epoch 1\nepoch 2"),
     StoreFailed(attempt="a1", message="the disk is full"),
     StateOmitted(attempt="a1", step=3, key="k3", reported=(2, 3), paces=(0.5, 0.25)),
