@@ -102,7 +102,7 @@ def test_the_page_of_fingerprints_shows_what_is_printed(
     sys.modules.pop("shapes", None)
 
 
-LOOP, DRAWN = python_blocks("functions.md")
+LOOP, CARRYING, DRAWN = python_blocks("functions.md")
 
 
 @pytest.mark.process
@@ -128,6 +128,16 @@ def test_the_functions_of_the_page_train_as_alone(
     for trial in study.trials:
         assert run_alone(loop.train, trial.sequences, 6).metrics == trial.metrics
     sys.modules.pop(name)
+
+
+def test_the_variables_of_the_page_are_in_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "page_of_functions.py").write_text(CARRYING)
+    function = import_module("page_of_functions").early_stopping
+    (state,) = run_alone(function, {"lr": 0.4}, 8, states_at=[8]).states.values()
+    assert set(state["variables"]["early_stopping"]) == {"x", "best", "bad", "losses"}
 
 
 @pytest.mark.process
@@ -236,13 +246,14 @@ def test_the_page_of_the_resume_check_prints_its_report(
     capsys: pytest.CaptureFixture[str],
     two_threads: Client,
 ) -> None:
-    check, harmless, recorded, again = python_blocks("resume-check.md")
+    harmless, check, recorded, again = python_blocks("resume-check.md")
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"dt": dt, "MultiStep": MultiStep, "MyTrainer": Counting}
-    exec(compile(check, "resume-check.md", "exec"), names)
-    assert capsys.readouterr().out == blocks("resume-check.md", "text")[0]
+    names: dict[str, Any] = {"dt": dt, "MultiStep": MultiStep}
     exec(compile(harmless, "resume-check.md", "exec"), names)
     assert names["MyTrainer"].harmless_differences[0] == "trainer.started"
+    names["MyTrainer"] = Counting
+    exec(compile(check, "resume-check.md", "exec"), names)
+    assert capsys.readouterr().out == blocks("resume-check.md", "text")[0]
     names |= {"MyTrainer": Adding, "hp": {"lr": 0.1}, "config": {}}
     exec(compile(recorded.replace("s3://bucket", "file:bucket"), "resume-check.md", "exec"), names)
     study = dt.create_study(Adding, name="adding", metric="loss", database="studies.db")
