@@ -170,9 +170,10 @@ def _go_on(folder: Path, tuner: Tuner, database: str | None) -> dict[str, float]
     study = open_study(folder, database, began=first)
 
     def watch() -> None:
-        while not first.exists() or not first.read_text():
+        # Read once: a second thread that begins now may be writing the file anew.
+        while not (text := first.read_text() if first.exists() else ""):
             time.sleep(POLL_SECONDS)
-        measured["seconds"] = float(first.read_text()) - began
+        measured["seconds"] = float(text) - began
         measured["cpu"] = time.process_time() - cpu
         measured["mebibytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         study.stop()

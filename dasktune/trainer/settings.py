@@ -118,7 +118,7 @@ _LAST: dict[str, Value] = {}
 
 
 def _value(name: str, setting: Setting) -> Value:
-    if setting.module not in sys.modules:
+    if not is_loaded(setting):
         return setting.default
     if setting.is_of_thread:
         if threading.current_thread() is threading.main_thread():

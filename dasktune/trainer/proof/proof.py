@@ -207,7 +207,9 @@ class Witness:
         if is_built:
             return f"is {shown}, and was {was}: each build gives another one"
         if shown == was:  # digests of two things of one form
-            return f"is not what it was when the state was saved ({shown.removeprefix('another ')})"
+            form = shown.removeprefix("another ")
+            what = "" if form == "value" else f" ({form})"
+            return f"is not what it was when the state was saved{what}"
         return f"is {shown} after loading, and was {was} when the state was saved"
 
     def _parts(self) -> Iterator[tuple[str, Any]]:
@@ -421,6 +423,7 @@ def _shown(text: str) -> str:
     kind, _, value = text.partition(" ")
     if kind in ("int", "float", "bool", "str", "NoneType", "complex", "bytes") and value:
         return value if len(value) != 32 or kind not in ("str", "bytes") else f"another {kind}"
-    if text.rpartition(" ")[2].isalnum() and len(text.rpartition(" ")[2]) == 32:
-        return f"another {text.rpartition(' ')[0]}"
+    form, _, digest = text.rpartition(" ")
+    if digest.isalnum() and len(digest) == 32:
+        return f"another {form or 'value'}"
     return text
