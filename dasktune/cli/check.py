@@ -66,11 +66,16 @@ def check(
         device=device,
     )
     study.record_check(
-        outcome.ok, str(outcome), device=device, splits=outcome.splits, steps=outcome.steps
+        outcome.ok,
+        str(outcome),
+        device=device,
+        splits=outcome.splits,
+        steps=outcome.steps,
+        files=outcome.files,
     )
     if as_json:
         differences = [str(difference) for difference in outcome.differences]
-        names = ("split", "splits", "total", "tolerance", "steps", "unchecked")
+        names = ("split", "splits", "total", "tolerance", "steps", "kept", "unchecked")
         figures = {name: getattr(outcome, name) for name in names}
         print_json({"ok": outcome.ok, "differences": differences, "trial": chosen.trial, **figures})
     else:

@@ -95,17 +95,28 @@ def fingerprint(
 
 
 def _read(file: Path, settings: Sequence[str]) -> tuple[StudyConfig, Fingerprint]:
-    """Return the configuration of a file's study, and its fingerprint now."""
+    """Return the configuration of a file's study, and its fingerprint now.
+
+    Files that checks have seen count as the database of the study has them.
+    """
     from dasktune.cli.study_file import load
+    from dasktune.storage.verdicts import Verdicts
     from dasktune.study.create import config_of
 
     config = config_of(lambda: load(file, settings).study())
     if config is None:
         raise ConfigurationError(f"{file} must call create_study, or nothing says what it trains")
-    own = config.fingerprint()
-    if own is None:
+    config.spec()  # takes the fingerprint
+    database = _opened(config.database_url, must_exist=False)
+    if database is not None:
+        try:
+            if config.recall_files(Verdicts(database, None)):
+                config.spec()
+        finally:
+            database.close()
+    if config.taken is None:
         raise ConfigurationError(f"{file}: study {config.name!r} has no trainer, so no fingerprint")
-    return config, own
+    return config, config.taken.fingerprint
 
 
 def _others(

@@ -30,13 +30,14 @@ from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, DasktuneError, UnknownValueError
 from dasktune.results.results import StudyResults
 from dasktune.results.summary import steps_asked
-from dasktune.storage.verdicts import Verdicts
+from dasktune.storage.verdicts import Verdicts, files_of
 from dasktune.study.config import StudyConfig
 from dasktune.trainer.check_resume.check import CheckLimit, ResumeReport, check_resume
 from dasktune.trainer.check_resume.limited import CheckEndedError, CheckTimes, LimitedProcesses
 from dasktune.trainer.check_resume.new_process import BrokenRuleError
 from dasktune.trainer.check_resume.plan import SHORTEST, change_or_end, until
 from dasktune.trainer.check_resume.verdict import binding_here, device_of, verdict
+from dasktune.trainer.fingerprint.read_files import uncovered_files
 from dasktune.types import Extend, Register, Sequences, Step
 from dasktune.worker.gpus import visible_gpus
 
@@ -48,6 +49,7 @@ FREE_SHARE = 100
 _MAY_FAIL = "; mend it, or use check=False, by which such trials fail and others are trained"
 """Remedy for a trial whose values the trainer refuses."""
 
+_MOST_NAMED = 5
 _MOST_TRIALS = 100
 """Trials among which the check looks for the one whose values change first."""
 
@@ -248,6 +250,11 @@ class TrainerChecks:
         return f"checking that {self._name} resumes exactly"
 
     @property
+    def is_running(self) -> bool:
+        """Whether a check runs."""
+        return self._running is not None
+
+    @property
     def _verdicts(self) -> Verdicts:
         return Verdicts(self._results.database, self._results.store.files)
 
@@ -270,15 +277,13 @@ class TrainerChecks:
         if not results.options.merge:
             return False
         fingerprint = results.row.spec["fingerprint"]
-        binding = binding_here(self._verdicts.shared(fingerprint), self.device)
+        known = self._verdicts.shared(fingerprint)
+        if not files_of(known).keys() <= self._config.read_files.keys():
+            self._config.recall_files(self._verdicts)  # of a check since the study was opened
+        binding = binding_here(known, self.device)
         if binding is not None:
             if not binding.ok:
                 self._refuse(binding.text, allow_failed_check)
-            return False
-        notes = results.history.notes("check")
-        earlier = [note for note in notes if note["fingerprint"] == fingerprint]
-        if earlier and not earlier[-1]["ok"]:
-            self._refuse(str(earlier[-1]["text"]), allow_failed_check)
             return False
         return not self._was_tried
 
@@ -355,6 +360,7 @@ class TrainerChecks:
                     )
             case ResumeReport():
                 self._record(outcome)
+                self._warn_of_files(outcome)
                 if not outcome.ok:
                     self._refuse(str(outcome), allow_failed_check)
                 elif outcome.is_cut_short:
@@ -374,8 +380,22 @@ class TrainerChecks:
                 text=str(report),
                 splits=report.splits,
                 steps=report.steps,
+                files=report.files,
             )
         )
+        self._config.recall_files(self._verdicts)
+
+    def _warn_of_files(self, report: ResumeReport) -> None:
+        """Log the files whose contents do not count, once: later studies have the verdict."""
+        trainer, taken = self._config.known_trainer, self._config.taken
+        gaps = () if taken is None else taken.fingerprint.gaps
+        if files := uncovered_files(report.files, trainer, gaps):
+            more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
+            logger.warning(
+                "study %s: the code reads files whose contents do not count, since they are large "
+                "or many: %s%s; count them by fingerprint_data: data_digest(path)",
+                *(self._config.name, ", ".join(files[:_MOST_NAMED]), more),
+            )
 
     def record_audit(self, failure: AuditFailure) -> None:
         """Record that an audit found a difference, for all studies that use this trainer.

@@ -18,6 +18,7 @@ from dasktune.errors import (
     ConfigurationError,
     CorruptCheckpointError,
     DasktuneError,
+    ResumeError,
     StorageError,
     TrainerError,
 )
@@ -29,6 +30,8 @@ from dasktune.trainer.environment import environment
 from dasktune.trainer.generators import global_states, restore_global
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.lifecycle import TrainerRun
+from dasktune.trainer.proof.proof import packed, unpacked
+from dasktune.trainer.proof.remedies import Proving
 from dasktune.types import Direction, Step, TrialState, Value
 from dasktune.words import counted
 
@@ -123,9 +126,19 @@ class TrialStates:
         ConfigurationError, StorageError, TrainerError
             As `at`.
         """
-        state = self.at(trial, step)
+        state, node = self.at(trial, step), self._plan.node_at(trial, step)
+        proof = self._store.load(node.key_at(step))[1].proof if self._is_stored(node, step) else ""
         with _undisturbed(), _blaming():
-            return self._begin(self._plan.node_at(trial, step), step, state).trainer
+            try:
+                return self._begin(node, step, state, proof).trainer
+            except ResumeError as error:
+                logger.warning(
+                    "the trainer of trial %d at step %d is not what it was:\n%s", trial, step, error
+                )
+                return self._begin(node, step, state).trainer
+
+    def _is_stored(self, node: Node, step: Step) -> bool:
+        return self._store.commit_of(node.key_at(step)) is not None
 
     def _train(self, trial: int, node: Node, step: Step) -> tuple[Snapshot, dict[str, Any]]:
         """Train to a step from the nearest state; return the state and its commit's content."""
@@ -134,18 +147,23 @@ class TrialStates:
                 f"the state of trial {trial} at step {step} is not stored, and it cannot be "
                 f"trained again: {self._training.problem}"
             )
-        start, state, parent = self._nearest(node, step)
+        start, state, parent, proof = self._nearest(node, step)
         logger.warning(
             "trial %d: the state at step %d is not stored; training %s again, from step %d",
             *(trial, step, counted(step - start, "step"), start),
         )
         with _undisturbed(), _blaming():
-            run = self._begin(node, start, state)
+            try:
+                run = self._begin(node, start, state, proof)
+            except ResumeError as error:
+                logger.warning("training from step 0, since this one cannot go on:\n%s", error)
+                run, start, parent = self._begin(node, 0, None), 0, None
             began = time.perf_counter()
             for at in range(start, step):
                 run.advance(_values(node, at))
             seconds = time.perf_counter() - began
             state = run.state()
+            left = run.proof(state)
         known = node.metrics.get(step)
         return encode(state), {
             "step": step,
@@ -153,14 +171,23 @@ class TrialStates:
             "reports": () if known is None else ((step, known),),
             "environment": environment(DEVICE),
             "seconds": seconds,
+            "proof": packed(left),
         }
 
-    def _begin(self, node: Node, start: Step, state: Any) -> TrainerRun:
-        """Return a trainer that holds the state at a step of a node or above it."""
+    def _begin(self, node: Node, start: Step, state: Any, proof: str = "") -> TrainerRun:
+        """Return a trainer that holds the state at a step of a node or above it.
+
+        Raises
+        ------
+        ResumeError
+            If it is another one than that which left this proof.
+        """
         given: dict[str, Any] = {
             "config": self._training.config,
             "seed": self._training.seed + self._plan.seed_of(node),
             "device": DEVICE,
+            # Others may run in this process at the same time.
+            "proving": Proving(owns_process=False, proof=unpacked(proof) if proof else None),
         }
         first = _values(node, 0)
         if start == 0:
@@ -174,8 +201,8 @@ class TrialStates:
             **given,
         )
 
-    def _nearest(self, node: Node, step: Step) -> tuple[Step, Any, str | None]:
-        """Return step, state and digest of the last state before `step` that can be read."""
+    def _nearest(self, node: Node, step: Step) -> tuple[Step, Any, str | None, str]:
+        """Return step, state, digest and proof of the last state before `step` that can be read."""
         for above in node.up():
             for at in sorted(above.starts, reverse=True):
                 if at >= step:
@@ -185,8 +212,8 @@ class TrialStates:
                 except (CorruptCheckpointError, NewerFormatError) as error:
                     logger.info("step %d: %s", at, error)
                 else:
-                    return at, state, commit.digest
-        return 0, None, None
+                    return at, state, commit.digest, commit.proof
+        return 0, None, None, ""
 
     def _save(
         self,

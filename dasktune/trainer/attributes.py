@@ -9,6 +9,7 @@ they were when the state was saved, which the proof of each resume shows.
 
 from __future__ import annotations
 
+import copy
 import io
 import sys
 from collections import OrderedDict, deque
@@ -216,7 +217,10 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(mapped(item, change) for item in value)
     if isinstance(value, dict):
-        return type(value)((key, mapped(item, change)) for key, item in value.items())
+        made = copy.copy(value)  # others than dicts are not made from pairs
+        for key, item in value.items():
+            made[key] = mapped(item, change)
+        return made
     return value
 
 

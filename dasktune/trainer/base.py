@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -249,12 +250,33 @@ def is_harmless(path: str, harmless: tuple[str, ...]) -> bool:
     False
     >>> is_harmless("len(trainer.log['seconds'])", ("trainer.log",))
     True
+    >>> is_harmless("trainer.rows (a generator)", ("trainer.rows",))
+    True
+    """
+    place = holder_of(path)
+    return any(
+        place == (name := holder_of(each)) or (place.startswith(name) and place[len(name)] in ".[")
+        for each in harmless
+    )
+
+
+_WITHIN = re.compile(r" \((?:an? (?:generator|iterator)|its \w+|a \w+, part \d+)\).*", re.DOTALL)
+"""The end of the path of a position, an order or another part that has no name in the code."""
+
+
+def holder_of(path: str) -> str:
+    """Return the path of the value of which a path names the length, position or order.
+
+    Examples
+    --------
+    >>> holder_of("len(trainer.log)"), holder_of("trainer.rows (an iterator)[0]")
+    ('trainer.log', 'trainer.rows')
+    >>> holder_of("trainer.log['a (b)']")
+    "trainer.log['a (b)']"
     """
     if path.startswith("len(") and path.endswith(")"):
         path = path[len("len(") : -1]
-    return any(
-        path == name or (path.startswith(name) and path[len(name)] in ".[") for name in harmless
-    )
+    return _WITHIN.sub("", path)
 
 
 def divides(trainer_class: object) -> bool:

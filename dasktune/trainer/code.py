@@ -37,7 +37,7 @@ from dasktune.trainer.fingerprint.fingerprint import code_parts, differing, foll
 from dasktune.trainer.fingerprint.installed import is_editable, is_installed
 from dasktune.trainer.fingerprint.late_imports import differing_modules, digests_of
 from dasktune.trainer.fingerprint.written import Key
-from dasktune.trainer.proof.reach import code_of
+from dasktune.trainer.proof.reached_code import code_of
 from dasktune.trainer.settings import Value, carrying, changed_settings
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
@@ -296,10 +296,28 @@ def _by_value(trainer_class: type, firsts: Mapping[Key, Any]) -> bytes:
         return dumps_by_value(trainer_class, firsts)
     except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
         place = "the function itself" if hasattr(trainer_class, "function") else "build()"
+        name = _unsendable_global(trainer_class)
+        culprit = f" (the global variable {name})" if name else ""
         raise ConfigurationError(
-            f"{trainer_class.__qualname__} cannot be sent to workers: {error}; make what it "
-            f"needs in {place}, or install its package on the workers"
+            f"{trainer_class.__qualname__} cannot be sent to workers: {error}{culprit}; make what "
+            f"it needs in {place}, or install its package on the workers"
         ) from error
+
+
+def _unsendable_global(trainer_class: type) -> str:
+    """Return the name of a global variable of the code that cannot be pickled; empty if unknown."""
+    members = [member for base in trainer_class.__mro__ for member in vars(base).values()]
+    functions = [each for each in members if isinstance(each, FunctionType)]
+    for function in functions:
+        for name in function.__code__.co_names:
+            value = function.__globals__.get(name)
+            if isinstance(value, (FunctionType, ModuleType, type)):
+                continue
+            try:
+                cloudpickle.dumps(value)
+            except (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError):
+                return name
+    return ""
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from dasktune.trainer import attributes
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.carried import LoopVariables
 from dasktune.trainer.data import ResumableLoader
+from dasktune.trainer.liveness import Liveness
 from dasktune.trainer.option_places import (
     OptionPlace,
     OptionPlaces,
@@ -456,6 +457,11 @@ class FunctionTrainer(TorchTrainer):
         function, threads = type(self).function, self.threads
         # Under a name that the check does not look into: to read a value is to use it.
         self._dasktune_run = run = Run(hp, seed=self.seed, device=self.device, config=self.config)
+        made = type(self)
+        run.carried.is_memo = lambda name: Liveness.of(made).is_memo(f"trainer.variables[{name!r}]")
+        run.carried.is_made_empty = lambda name: Liveness.of(made).is_made_empty(
+            f"trainer.variables[{name!r}]"
+        )
         self.variables = run.variables = Variables(function.__module__, run)
 
         def body() -> None:
@@ -521,10 +527,19 @@ class FunctionTrainer(TorchTrainer):
         state = super().state_dict()
         if variables := self.run.carried.saved():
             state["variables"] = variables
+        if position := self.run.carried.position():
+            state["position"] = position
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the tracked objects, `Run.state`, and the variables that the loop carries."""
+        """Restore the tracked objects, `Run.state`, and the variables that the loop carries.
+
+        Raises
+        ------
+        StateError
+            If the state has other objects, or was saved elsewhere in the function than it pauses.
+        """
+        self.run.carried.refuse_other_position(state.get("position", ()))
         super().load_state_dict(state)
         self.run.carried.restore(state.get("variables", {}))
 

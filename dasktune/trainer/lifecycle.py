@@ -23,13 +23,25 @@ from dasktune.sequences import as_sequence
 from dasktune.trainer.base import GivenTrainer, has_setup
 from dasktune.trainer.given import as_trainer
 from dasktune.trainer.isolation import give_own_generator
-from dasktune.trainer.proof.proof import MOST_NAMED, Proof, Witness, arrays_of, clocks
-from dasktune.trainer.proof.remedies import Next, Proving, deciding, remedy
+from dasktune.trainer.opening import is_library_file
+from dasktune.trainer.proof.arrays import arrays_of
+from dasktune.trainer.proof.differences import Difference
+from dasktune.trainer.proof.proof import MOST_NAMED, Witness, clocks
+from dasktune.trainer.proof.remedies import (
+    Next,
+    Proving,
+    deciding,
+    refuse_changes_by_state,
+    remedy,
+)
+from dasktune.trainer.proof.written_files import WRITTEN_FILES
 from dasktune.trainer.settings import apply_settings
 from dasktune.types import Config, HyperParameters, Step, Value
 
 Values = Mapping[str, Value]
 """The hyper-parameters at one step by name."""
+
+_HERE = os.path.dirname(os.path.dirname(__file__))
 
 
 class TrainerRun:
@@ -145,8 +157,12 @@ setup {'lr': 0.2}; train
         is_compared = proving is not None and proving.proof is not None
         arrays = arrays_of(state) if is_compared else []
         _load(trainer, state)
+        if witness is not None and proving is not None:
+            witness.sets_generators = proving.sets_generators
         if witness is not None and proving is not None and proving.proof is not None:
-            refuse_differences(trainer, witness, proving.proof, arrays, proving.before)
+            differences = witness.differences(proving.proof, arrays)
+            if proving.refuses:
+                refuse_differences(trainer, witness, differences, proving.before)
         return cls(trainer, step, last, witness)
 
     def advance(self, values: Values) -> None:
@@ -199,8 +215,13 @@ setup {'lr': 0.2}; train
         ------
         StateError
             If it is not a mapping.
+        TrainerError
+            If `state_dict` changes the trainer: states are taken at steps that other trials decide.
         """
+        before = None if self.witness is None else self.witness.before_state()
         state = self.trainer.state_dict()
+        if before is not None and self.witness is not None:
+            refuse_changes_by_state(self.witness, before)
         if not isinstance(state, Mapping):
             raise StateError("state", f"state_dict must return a mapping, got {_short(state)}")
         return dict(state)
@@ -287,6 +308,8 @@ def _built(
     """Return a new trainer, and its witness if there will be proofs."""
     environment, began = (dict(os.environ), clocks()) if proving is not None else ({}, ())
     apply_settings(trainer_class)
+    if proving is not None and proving.owns_process:
+        WRITTEN_FILES.begin(trainer_class)
     trainer: Any = trainer_class()
     # A copy: a trainer that changes its config must not change that of the next trainer.
     trainer.config = Config(copy.deepcopy(dict(config)))
@@ -299,7 +322,10 @@ def _built(
     if proving is None:
         return trainer, None
     owns = proving.owns_process
-    return trainer, Witness.of(trainer, device, environment, began, has_generators=owns)
+    witness = Witness.of(
+        trainer, device, environment, began, has_generators=owns, proof=proving.proof
+    )
+    return trainer, witness
 
 
 def _load(trainer: Any, state: Mapping[str, object]) -> None:
@@ -311,23 +337,36 @@ def _load(trainer: Any, state: Mapping[str, object]) -> None:
     except Exception as error:
         name = type(trainer).__name__
         text = "".join(traceback.format_exception(error))
+        line = _last_own_line(error)
         raise ResumeError(
-            f"{name}.load_state_dict raised {type(error).__name__}: {plain(str(error))}", text
+            f"{name}.load_state_dict raised {type(error).__name__}{line}: {plain(str(error))}", text
         ) from error
 
 
+def _last_own_line(error: Exception) -> str:
+    """Return the line of own code that raised an error, for a message; empty if it is unknown."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        each
+        for each in frames
+        if each.line and not (each.filename.startswith(_HERE) or is_library_file(each.filename))
+    ]
+    line = own[-1].line if own else ""
+    return f" at `{line}`" if line and not line.startswith("raise") else ""
+
+
 def refuse_differences(
-    trainer: Any, witness: Witness, proof: Proof, arrays: list[Any], before: Next
+    trainer: Any, witness: Witness, found: list[Difference], before: Next
 ) -> None:
     """Raise an error if a trainer that has loaded a state holds other parts than its maker."""
     made = type(trainer)
-    differences = deciding(witness, witness.differences(proof, arrays), before)
+    differences = deciding(witness, found, before)
     if differences:
         named = differences[:MOST_NAMED]
         more = len(differences) - len(named)
         lines = [f"- {each}" for each in named] + ([f"- and {more} more"] if more else [])
         raise ResumeError(
-            "\n".join([*lines, remedy(made, named[0].path)]),
+            "\n".join([*lines, remedy(made, *[each.path for each in named])]),
             paths=[each.path for each in differences],
         )
 

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,8 @@ class Setting:
         The name among the options that `dasktune.TorchTrainer` takes back after a build.
     shown
         Returns the value of that option as `read` returns it.
+    items
+        The names of the first items of a value that is a list.
     """
 
     module: str
@@ -61,6 +64,16 @@ class Setting:
     attribute: str = ""
     option: str = ""
     shown: Callable[[Any], Value] = lambda value: value
+    items: tuple[str, ...] = ()
+
+    def texts(self) -> dict[str, str]:
+        """Return the value as a text, or each of its items; by the end of a path."""
+        value = self.read()
+        if not self.items or not isinstance(value, list):
+            return {"": repr(value)}
+        pairs = zip_longest(self.items, value[: len(self.items)])
+        texts = {f" {name}": str(item) for name, item in pairs}
+        return {**texts, " and more": ", ".join(value[len(self.items) :])}
 
 
 def changed_settings() -> dict[str, Value]:
@@ -140,6 +153,14 @@ def _of_numpy(value: Mapping[str, str]) -> None:
     np.seterr(**value)  # type: ignore[arg-type]
 
 
+_AUTOCAST = ("cpu", "cuda")
+
+
+def _set_autocast(value: list[str]) -> None:
+    for kind in _AUTOCAST:
+        _torch().set_autocast_enabled(kind, kind in value)
+
+
 def _decimal() -> Value:
     context = decimal.getcontext()
     traps = sorted(kind.__name__ for kind, is_on in context.traps.items() if is_on)
@@ -161,6 +182,21 @@ def _set_decimal(value: list[str]) -> None:
             traps=traps,
         )
     )
+
+
+def hooks_of_all_modules() -> dict[str, dict[Any, Any]]:
+    """Return the hooks that torch calls for every module, by the name of their kind; live."""
+    modules = sys.modules.get("torch.nn.modules.module")
+    return {
+        name.removeprefix("_global_"): value
+        for name, value in getattr(modules, "__dict__", {}).items()
+        if name.startswith("_global_") and isinstance(value, dict)
+    }
+
+
+def _smallest() -> float:
+    """Return the least normal number; what is computed with it tells whether less is 0."""
+    return sys.float_info.min
 
 
 def _torch() -> Any:
@@ -265,6 +301,14 @@ SETTINGS: Mapping[str, Setting] = {
         ],
         read=_decimal,
         write=_set_decimal,
+        items=("prec", "Emin", "Emax", "capitals", "clamp", "rounding"),
+        is_of_thread=True,
+    ),
+    "torch autocast": Setting(
+        module="torch",
+        default=[],
+        read=lambda: [kind for kind in _AUTOCAST if _torch().is_autocast_enabled(kind)],
+        write=_set_autocast,
         is_of_thread=True,
     ),
     "torch default dtype": Setting(
@@ -297,6 +341,19 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "torch gradients": Setting(
         module="torch", default=True, read=_gradients, write=_set_gradients, is_of_thread=True
+    ),
+    "torch anomaly": Setting(
+        module="torch",
+        default=False,
+        read=lambda: bool(_torch().is_anomaly_enabled()),
+        write=lambda value: _torch().autograd.set_detect_anomaly(value),
+    ),
+    "torch flush denormal": Setting(
+        module="torch",
+        default=False,
+        read=lambda: _smallest() * 0.5 == 0.0,
+        write=lambda value: _torch().set_flush_denormal(value),
+        is_of_thread=True,
     ),
     **{
         path.replace(".backends", "").replace(".", " "): _attribute(path, default)

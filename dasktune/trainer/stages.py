@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dasktune.errors import InternalError
@@ -12,15 +12,17 @@ from dasktune.graph.tree import Stage
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.lifecycle import TrainerRun
+from dasktune.trainer.proof.remedies import Proving
 from dasktune.types import Metrics, Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageResult:
-    """The result of a stage: the state at its end, and the metrics by step."""
+    """The result of a stage: the state at its end with its proof, and the metrics by step."""
 
     state: Mapping[str, Any]
     metrics: Mapping[Step, Metrics]
+    proof: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +51,19 @@ class StageTraining:
             run.advance({name: sequence(step) for name, sequence in stage.sequences.items()})
             if run.step % self.report_every == 0 or run.step == stage.stop:
                 metrics[run.step] = run.evaluate()
-        return StageResult(state=copy.deepcopy(run.state()), metrics=metrics)
+        state = run.state()
+        proof = run.proof(state)
+        return StageResult(state=copy.deepcopy(state), metrics=metrics, proof=proof)
 
     def _begin(self, stage: Stage, before: object) -> TrainerRun:
         trainer = unpack(self.code)
         first = {name: sequence(0) for name, sequence in stage.sequences.items()}
+        # Other stages may be trained in this process at the same time.
+        proving = Proving(owns_process=False)
         if stage.start == 0:
-            return TrainerRun.start(trainer, first, config=self.config, seed=self.seed)
+            return TrainerRun.start(
+                trainer, first, config=self.config, seed=self.seed, proving=proving
+            )
         if not isinstance(before, StageResult):
             raise InternalError(f"{stage.key} starts at step {stage.start} from nothing")
         return TrainerRun.resume(
@@ -66,4 +74,5 @@ class StageTraining:
             state=copy.deepcopy(before.state),
             config=self.config,
             seed=self.seed,
+            proving=replace(proving, proof=before.proof),
         )

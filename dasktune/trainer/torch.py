@@ -159,7 +159,11 @@ class TorchTrainer(Trainer):
             side = "the trainer has built none" if path not in items else "not in the state"
             raise StateError(f"state['objects'][{path!r}]", side)
         for path, item in items.items():
-            attributes.load_into(item, state["objects"][path])
+            try:
+                attributes.load_into(item, state["objects"][path])
+            except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+                reason = f"cannot be loaded: {type(error).__name__}: {error}"
+                raise StateError(f"state['objects'][{path!r}]", reason) from error
         for path, saved in state.get("modules", {}).items():
             parts = dict(items[path].named_modules())
             for place, value in saved.items():

@@ -9,6 +9,8 @@ from contextvars import copy_context
 
 from dasktune.engine.timeouts import INTERRUPT_LOOK_SECONDS
 
+THREAD_NAME = "dasktune-turns"
+
 
 class TurnsEnded(BaseException):
     """Raised where a function waits, once it shall never go on: its ``finally`` blocks run."""
@@ -56,7 +58,7 @@ class Turns:
         try:
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=copy_context().run, args=(self._run,), name="dasktune-turns", daemon=True
+                    target=copy_context().run, args=(self._run,), name=THREAD_NAME, daemon=True
                 )
                 self._thread.start()
             else:

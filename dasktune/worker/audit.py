@@ -22,10 +22,11 @@ from dasktune.graph.devices import devices_at, without_devices
 from dasktune.sequences import Sequence
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import Snapshot, decode, encode
-from dasktune.trainer.base import harmless_of, is_harmless
+from dasktune.trainer.base import is_harmless
 from dasktune.trainer.check_resume.check import tolerance_of
 from dasktune.trainer.environment import is_same_environment
 from dasktune.trainer.proof.differences import Difference, state_differences
+from dasktune.trainer.proof.remedies import harmless_in_state
 from dasktune.types import Metrics, Step
 from dasktune.worker.control import Control
 from dasktune.worker.divided import AnyRun, DividedRun
@@ -41,8 +42,14 @@ MOST_DIFFERENCES = 8
 class Begin(Protocol):
     """Returns a new trainer that holds the state after a step; at step 0 there is none."""
 
-    def __call__(self, step: Step, state: Mapping[str, object] | None = None, /) -> AnyRun:
-        """Build the trainer, and load the state."""
+    def __call__(
+        self,
+        step: Step,
+        state: Mapping[str, object] | None = None,
+        proof: Mapping[str, str] | None = None,
+        /,
+    ) -> AnyRun:
+        """Build the trainer, and load the state with what its maker held beside it."""
 
 
 class _ToldToEndError(Exception):
@@ -51,10 +58,17 @@ class _ToldToEndError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class _Way:
-    """The metrics of one trainer of this worker by step, and copies of some of its states."""
+    """The metrics of one trainer of this worker by step, and copies and proofs of some states."""
 
     metrics: dict[Step, Metrics] = field(default_factory=dict)
     states: dict[Step, Snapshot] = field(default_factory=dict)
+    proofs: dict[Step, Mapping[str, str]] = field(default_factory=dict)
+
+    def add_state(self, run: AnyRun) -> None:
+        """Add a copy of the state of a trainer, and its proof."""
+        state = run.state()
+        self.proofs[run.step] = run.proof(state)
+        self.states[run.step] = encode(state)
 
 
 class AuditRun:
@@ -71,7 +85,7 @@ class AuditRun:
     job, store
         Those of the host.
     load
-        Returns the stored state of a key.
+        Returns the stored state of a key, and its proof.
     begin
         See `Begin`.
     on_step
@@ -88,7 +102,7 @@ class AuditRun:
         sequences: Mapping[str, Sequence],
         job: Job,
         store: CheckpointStore,
-        load: Callable[[str], Mapping[str, Any]],
+        load: Callable[[str], tuple[Mapping[str, Any], Mapping[str, str] | None]],
         begin: Begin,
         on_step: Callable[[], None],
         on_wait: Callable[[], None],
@@ -98,7 +112,7 @@ class AuditRun:
         self._store, self._environment = store, job.environment
         self._load, self._begin, self._on_step, self._on_wait = load, begin, on_step, on_wait
         self._tolerance = tolerance_of(job.trainer_class, job.device)
-        self._harmless = harmless_of(job.trainer_class)
+        self._harmless = harmless_in_state(job.trainer_class)
         self._end_step = spec.stage.start
         self._steps, self._compared = 0, 0
         self.start_seconds = 0.0
@@ -153,18 +167,19 @@ class AuditRun:
 
     def _begun(self, step: Step, key: str) -> AnyRun:
         """Return a new trainer that holds a stored state; at step 0 it is just built."""
-        return self._begin(step, self._load(key)) if step else self._begin(0)
+        return self._begin(step, *self._load(key)) if step else self._begin(0)
 
     def _resumed(self, step: Step, way: _Way) -> AnyRun:
         """Return a new trainer that holds a state which this worker made before."""
-        return self._begin(step, _decoded(way.states[step]))
+        return self._begin(step, _decoded(way.states[step]), way.proofs[step])
 
     def _advance(self, run: AnyRun) -> AnyRun:
         """Train a step; return the trainer, another one where the number of devices changes."""
         self._heed_orders(run.step)
         self._on_step()
         if devices_at(self._keyed, run.step) != (run.devices if isinstance(run, DividedRun) else 1):
-            run = self._begin(run.step, _decoded(encode(run.state())))
+            state = run.state()
+            run = self._begin(run.step, _decoded(encode(state)), run.proof(state))
         run.advance({name: sequence(run.step) for name, sequence in self._sequences.items()})
         self._steps += 1
         return run
@@ -235,7 +250,7 @@ class AuditRun:
             if run.step in self._spec.metrics or run.step in self._spec.measured:
                 way.metrics[run.step] = run.evaluate()
             if run.step in splits or run.step == self._end_step:
-                way.states[run.step] = encode(run.state())
+                way.add_state(run)
         return way
 
     def _are_different(self, through: _Way, other: _Way) -> bool:
@@ -273,7 +288,8 @@ class AuditRun:
             self._compare_state(run, self._spec.states[run.step])
 
     def _compare_state(self, run: AnyRun, key: str) -> None:
-        snapshot = encode(run.state())
+        state = run.state()
+        snapshot, proof = encode(state), run.proof(state)
         self._on_wait()
         commit = self._store.commit_of(key)
         if commit is None:  # evicted since
@@ -284,7 +300,7 @@ class AuditRun:
         stored, _ = self._store.load(key)
         self._of_state += self._differing(stored, _decoded(snapshot), "state")
         if self._of_state:
-            self._first.states[run.step] = snapshot
+            self._first.states[run.step], self._first.proofs[run.step] = snapshot, proof
 
     def _differing(self, stored: object, trained: object, path: str) -> Iterator[Difference]:
         differences = state_differences(stored, trained, path=path, tolerance=self._tolerance)

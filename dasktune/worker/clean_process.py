@@ -3,8 +3,8 @@
 "Alone" is a promise about a process that has trained nothing else. Worker processes are used
 again. So what a trainer has changed in its process must not reach the next one:
 
-- *Settings* (folder, environment, warnings, options of NumPy and torch) are set back, and the
-  global random generators are seeded.
+- *Settings* (folder, environment, warnings, options of NumPy and torch) are set back, so is what
+  its code puts into installed packages, and the global random generators are seeded.
 - *Own code* has global variables, attributes of classes, defaults and caches. If they are not what
   they were when the code was opened, the next trainer gets a copy of the code of its own, in
   which they are. So a trainer never sees what another one has left.
@@ -23,15 +23,22 @@ import sys
 import warnings
 from collections.abc import Mapping
 from types import ModuleType
+from typing import Any
 
 from dasktune.errors import TrainerError
 from dasktune.trainer.base import harmless_of, is_harmless
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.fingerprint.installed import is_installed
 from dasktune.trainer.generators import seed_global
-from dasktune.trainer.proof.proof import text_of_any
+from dasktune.trainer.proof.arrays import text_of_any
 from dasktune.trainer.proof.reach import Reach
-from dasktune.trainer.settings import SETTINGS, Setting, is_loaded
+from dasktune.trainer.proof.reached_code import Holder, code_of, is_ours
+from dasktune.trainer.settings import (
+    SETTINGS,
+    Setting,
+    hooks_of_all_modules,
+    is_loaded,
+)
 from dasktune.types import Value
 from dasktune.worker.job import Job
 
@@ -52,6 +59,8 @@ class CleanProcess:
         self._class = job.trainer_class
         self._modules = frozenset(sys.modules)
         self._start = _process_start() if job.is_own_process else None
+        if self._start is not None:
+            self._start.note(self._class)
         self._opened = self._left()
         """The own code's variables when it was opened, as texts by path."""
         self._prepared: tuple[Values, bool] | None = None
@@ -206,9 +215,33 @@ class _ProcessStart:
         self._folder = os.getcwd()
         self._warnings = list(warnings.filters)
         self._settings = {name: each.read() for name, each in _loaded_settings().items()}
+        self._hooks = {name: dict(hooks) for name, hooks in hooks_of_all_modules().items()}
+        self._packages: dict[tuple[int, str], tuple[Holder, Any]] = {}
+        """What packages had, by the id of the module or class and by name, where code sets it."""
+
+    def note(self, trainer_class: type) -> None:
+        """Note what packages have where a trainer's code may set something else."""
+        self._set_packages_back()
+        harmless, code = harmless_of(trainer_class), code_of(trainer_class)
+        for path, holder in code.packages.items():
+            place = id(holder.space), holder.name
+            if place not in code.set_in_packages or is_harmless(path, harmless):
+                continue  # a package may change it by itself
+            value = holder.value if holder.is_set else _MISSING
+            self._packages.setdefault(place, (holder, value))
+
+    def _set_packages_back(self) -> None:
+        for holder, value in self._packages.values():
+            if (holder.value if holder.is_set else _MISSING) is value:
+                continue
+            if value is _MISSING:
+                holder.remove()
+            else:
+                holder.set(value)
 
     def set_back(self) -> None:
         """Set back what differs."""
+        self._set_packages_back()
         now = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
         for name in now.keys() - self._environment.keys():
             del os.environ[name]
@@ -224,7 +257,23 @@ class _ProcessStart:
             before = self._settings.get(name, setting.default)
             if setting.read() != before:
                 setting.write(before)
+        self._remove_hooks()
 
+    def _remove_hooks(self) -> None:
+        """Remove the hooks for all modules of torch that own code has registered."""
+        hooks = hooks_of_all_modules()
+        own = {
+            key
+            for name, each in hooks.items()
+            for key, hook in each.items()
+            if key not in self._hooks.get(name, {}) and (is_ours(hook) or is_ours(type(hook)))
+        }
+        for each in hooks.values():
+            for key in own & each.keys():
+                del each[key]
+
+
+_MISSING = object()
 
 _STARTS: list[_ProcessStart] = []
 """That of this process, once a trainer is expected: an earlier study may leave its settings."""

@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -55,6 +56,7 @@ from dasktune.worker.errors_in_words import (
     where,
 )
 from dasktune.worker.job import AuditSpec, Job, StageSpec
+from dasktune.worker.known_files import KnownFiles
 from dasktune.worker.messages import (
     AuditEnded,
     ResumeRefused,
@@ -148,8 +150,11 @@ class Lineage:
         parent: str | None,
         devices: int = 1,
         lenders: tuple[str, ...] = (),
+        context: Context | None = None,
     ) -> None:
         self.run = run
+        self.context = context or copy_context()
+        """Its context variables: Dask gives each task a context of its own."""
         self.devices = devices
         self.lenders = lenders
         self.loaded_at = run.step
@@ -271,6 +276,7 @@ class StageHost:
         self._resumes = 0
         """Number of trainers that were loaded from a stored state."""
         self._process = CleanProcess(job)
+        self.known_files = KnownFiles(job, self.store)
         self._writer = threading.Thread(target=self._write_all, name="dasktune-writer", daemon=True)
         self._writer.start()
 
@@ -336,9 +342,21 @@ class StageHost:
         name = spec.stage.attempt
         sequences = _sequences_of(spec.stage)
 
-        def begin(step: Step, state: Mapping[str, object] | None = None) -> AnyRun:
+        def begin(
+            step: Step,
+            state: Mapping[str, object] | None = None,
+            proof: Mapping[str, str] | None = None,
+        ) -> AnyRun:
             lenders = tuple(spec.stage.lenders[: devices_at(sequences, step) - 1])
-            return self.new_run(spec.stage.seed, sequences, step, state, lenders)
+            # It compares the steps; a trainer that cannot resume is found by them.
+            proving = self._proving(proof, refuses=False)
+            run = self.new_run(spec.stage.seed, sequences, step, state, lenders, proving)
+            self.known_files.refuse_changed()  # not a difference of the trainer
+            return run
+
+        def load(key: str) -> tuple[Any, Mapping[str, str] | None]:
+            state, commit = self.load(key)
+            return state, _proof_of(commit)
 
         audit = AuditRun(
             spec,
@@ -346,7 +364,7 @@ class StageHost:
             sequences=sequences,
             job=self.job,
             store=self.store,
-            load=lambda key: self.load(key)[0],
+            load=load,
             begin=begin,
             on_step=partial(self._note_step, True),
             on_wait=partial(self._note_step, False),
@@ -469,21 +487,27 @@ class StageHost:
         if warm is not None and warm.can_go_on(key, devices, spec.lenders):
             return warm
         del warm  # the memory of a GPU may hold one trainer, but not two
+        context = copy_context()
         if spec.start == 0:
             is_alone = spec.is_alone or self.job.is_apart
-            run = self.new_run(spec.seed, sequences, 0, lenders=spec.lenders, is_alone=is_alone)
-            return Lineage(run, key, None, devices, spec.lenders)
+            run = context.run(
+                partial(
+                    self.new_run, spec.seed, sequences, 0, lenders=spec.lenders, is_alone=is_alone
+                )
+            )
+            return Lineage(run, key, None, devices, spec.lenders, context)
         state, commit = self.load(key)
         self._resumes += 1
-        run = self.new_run(
+        run = context.run(
+            self.new_run,
             spec.seed,
             sequences,
             spec.start,
             state,
             spec.lenders,
-            self._proving(commit, "train" if spec.start < spec.stop else "evaluate"),
+            self._proving(_proof_of(commit), "train" if spec.start < spec.stop else "evaluate"),
         )
-        return Lineage(run, key, commit.digest, devices, spec.lenders)
+        return Lineage(run, key, commit.digest, devices, spec.lenders, context)
 
     def load(self, key: str) -> tuple[Any, Commit]:
         """Return a stored state, and its commit.
@@ -564,12 +588,19 @@ class StageHost:
         # What earlier trials have left here may be the reason.
         return self.new_run(seed, sequences, step, state, lenders, proving, is_alone=True)
 
-    def _proving(self, commit: Commit | None = None, before: Next = "train") -> Proving | None:
+    def _proving(
+        self,
+        proof: Mapping[str, str] | None = None,
+        before: Next = "train",
+        *,
+        refuses: bool = True,
+    ) -> Proving | None:
         """Return the terms of the proof of a resume; None for a job without proofs."""
         if not self.job.proves:
             return None
-        proof = None if commit is None else _proof_of(commit)
-        return Proving(owns_process=self.job.is_own_process, proof=proof, before=before)
+        return Proving(
+            owns_process=self.job.is_own_process, proof=proof, before=before, refuses=refuses
+        )
 
     def keep_warm(self, lineage: Lineage) -> None:
         """Keep a trainer for the stage that goes on from its state."""
@@ -767,11 +798,17 @@ class _StageRun:
             if is_out_of_memory(error) or spoils_process(error):
                 raise
             return self._refused(error)
+        host.known_files.refuse_changed()  # what was built has read them by now
         self._saved_at = time.monotonic()
         self._start_seconds = 0.0 if lineage.is_warm else self._saved_at - began
         lineage.unsaved_seconds += self._start_seconds
         self._loaded_at = lineage.loaded_at
         self._lineage = lineage
+        return lineage.context.run(self._trained, lineage)
+
+    def _trained(self, lineage: Lineage) -> StageEnded:
+        """Train with a trainer that holds the state at the stage's start."""
+        spec, host = self.spec, self.host
         if spec.start == spec.stop:
             return self._evaluate_only(lineage)
         status: StageStatus = "trained"

@@ -58,6 +58,8 @@ class JobPlan:
         Longest time that a step may take; None is no limit.
     driver
         The driver's process, as `this_process` names it.
+    fingerprint, code_folder
+        See `Job`.
     """
 
     run: str
@@ -73,6 +75,8 @@ class JobPlan:
     is_apart: bool = False
     step_seconds: float | None = None
     driver: str = ""
+    fingerprint: str = ""
+    code_folder: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,10 @@ class Job:
     gpu
         Unique name of the GPU that it trains on; empty if the name is not known, or if it trains
         on the CPU.
+    fingerprint
+        The trainer's, whose verdict knows the files that its code reads; empty for no comparison.
+    code_folder
+        The folder of the trainer's code on the driver's machine, from which their paths start.
     """
 
     trainer_class: type
@@ -120,6 +128,8 @@ class Job:
     environment: Mapping[str, object] = field(default_factory=dict)
     code: TrainerCode | None = None
     gpu: str = ""
+    fingerprint: str = ""
+    code_folder: str | None = None
 
     @property
     def numerics(self) -> str:
@@ -297,4 +307,6 @@ def open_job(
         shares_device=shares_device(),
         code=plan.code,
         gpu="" if hardware.gpu is None else hardware.gpu.uuid,
+        fingerprint=plan.fingerprint,
+        code_folder=plan.code_folder,
     )

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from dasktune.cli import app
 from dasktune.cli.study_file import load
-from dasktune.trainer import fingerprint
+from dasktune.trainer import data_digest, fingerprint
 from tests.study_folder import working_in
 
 from .conftest import Folder
@@ -50,6 +50,21 @@ def change(old: str, new: str, name: str = "counting.py") -> str:
 
 def create() -> None:
     load(Path("counting.py")).study().close()
+
+
+def test_a_file_that_a_check_saw_differs_by_name() -> None:
+    net = Path("net.yaml")
+    net.write_text("width: 1")
+    study = load(Path("counting.py")).study()
+    study.record_check(True, "passed", files={"./net.yaml": data_digest(net)})
+    study.close()
+    (same,) = found("counting.py")["compared"]
+    assert same["is_same"]
+    net.write_text("width: 2")
+    document = found("counting.py")
+    assert document["parts"]["read file ./net.yaml"] == data_digest(net)
+    (other,) = document["compared"]
+    assert (other["is_same"], other["differs"]) == (False, ["read file ./net.yaml"])
 
 
 def test_all_that_counts_is_printed_and_nothing_is_made() -> None:

@@ -16,24 +16,29 @@ from dasktune.engine.trials import lineage_of
 from dasktune.sequences import Constant, MultiStep
 from dasktune.trainer.lifecycle import run_alone
 from dasktune.types import TrialState
+from tests.forgetful import Amount, Tally
 
 
 class Plateau(dt.Trainer):
     """Halves its rate when the loss stays, and forgets in its state what it needs for that."""
 
+    amount: type[float] = Amount
+    tally: type[int] = Tally
+
     def build(self, hp: Mapping[str, Any]) -> None:
-        self.x, self.lr, self.scale, self.best, self.bad = 5.0, hp["lr"], 1.0, float("inf"), 0
+        self.x, self.lr = 5.0, hp["lr"]
+        self.scale, self.best, self.bad = self.amount(1), self.amount("inf"), self.tally(0)
 
     def setup(self, hp: Mapping[str, Any]) -> None:
         self.lr = hp["lr"]
 
     def train(self) -> None:
-        self.x -= self.lr * self.scale * self.x
-        loss = abs(self.x - 1)
-        self.bad = 0 if loss < self.best else self.bad + 1
+        self.x -= float(self.lr * self.scale) * self.x
+        loss = self.amount(abs(self.x - 1))
+        self.bad = self.tally(0) if loss < self.best else self.bad + 1
         self.best = min(self.best, loss)
         if self.bad == 3:
-            self.scale, self.bad = self.scale / 2, 0
+            self.scale, self.bad = self.scale / 2, self.tally(0)
 
     def evaluate(self) -> dict[str, float]:
         return {"loss": abs(self.x - 1)}
@@ -50,14 +55,20 @@ class InOneBranch(Plateau):
 
     def build(self, hp: Mapping[str, Any]) -> None:
         super().build(hp)
-        self.mode, self.momentum = hp["mode"], 0.0
+        self.mode, self.momentum = hp["mode"], self.amount(0)
 
     def train(self) -> None:
         step = self.lr * self.x
         if self.mode == "b":
             self.momentum = 0.9 * self.momentum + step
-            step = self.momentum
+            step = float(self.momentum)
         self.x -= step
+
+
+class Plain(Plateau):
+    """Forgets plain numbers, which are kept beside its state."""
+
+    amount, tally = float, int
 
 
 class Raises(Plateau):
@@ -99,7 +110,7 @@ def test_a_lineage_that_cannot_resume_goes_on_alone(
     with caplog.at_level(logging.WARNING):
         run(made, two_threads, space)
     assert_exact(made, InOneBranch)
-    assert "- trainer.momentum: is 0.0 after loading, and was 0." in caplog.text
+    assert "- trainer.momentum: is Amount 0.0 after loading, and was Amount 0." in caplog.text
     assert 'harmless_differences = ("trainer.momentum",)' in caplog.text
     assert "trials with the same values at step 0 are trained alone" in caplog.text
     merged, alone = 16 + 12 + 8, 3 * 16
@@ -118,7 +129,18 @@ def test_a_second_lineage_ends_merging(
         run(made, two_threads, space)
     assert_exact(made, Plateau)
     assert "the study merges nothing any more" in caplog.text
-    assert caplog.text.count("- trainer.best: is inf after loading") >= 2
+    assert caplog.text.count("- trainer.best: is Amount inf after loading") >= 2
+
+
+def test_a_lineage_that_forgets_plain_numbers_is_merged(
+    two_threads: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = study(Plain, tmp_path)
+    run(made, two_threads, dt.Space(lr=RATES))
+    assert_exact(made, Plain)
+    assert made.summary()["steps_unique"] == 16 + 12 + 8
+    assert made.summary()["audits"]["differences"] == []
+    assert "cannot go on" not in caplog.text
 
 
 def test_a_load_that_raises_refuses_the_resume(
@@ -154,7 +176,7 @@ def test_a_failed_check_that_is_allowed_compares_nothing(
 
 
 def test_time_of_proofs_is_counted(two_threads: Client, tmp_path: Path) -> None:
-    class Whole(Plateau):
+    class Whole(Plain):
         def state_dict(self) -> dict[str, Any]:
             return dict(vars(self))
 

@@ -32,6 +32,7 @@ from dasktune.study.first_check import (
 )
 from dasktune.study.study import Study
 from dasktune.trainer.check_switch import SWITCH
+from tests.forgetful import Tally
 from tests.forked import run_forked
 from tests.holding import wait_until
 from tests.toy_trainers import Adding
@@ -65,7 +66,7 @@ class Forgetful(Logged):
 
     def build(self, hp: Mapping[str, Any]) -> None:
         super().build(hp)
-        self.calls = 0
+        self.calls = Tally(0)
 
     def train(self) -> None:
         super().train()
@@ -340,10 +341,11 @@ PROGRAM = """
 import sys
 import dasktune as dt
 from dasktune.errors import ConfigurationError
+from tests.forgetful import Tally
 
 class Walk(dt.Trainer):
     def build(self, hp):
-        self.total, self.calls = 0.0, 0
+        self.total, self.calls = 0.0, Tally(0)
     def setup(self, hp):
         self.lr = hp["lr"]
     def train(self):
@@ -352,10 +354,10 @@ class Walk(dt.Trainer):
     def evaluate(self):
         return {"loss": self.total}
     def state_dict(self):
-        return {"total": self.total, **({"calls": self.calls} if WHOLE else {})}
+        return {"total": self.total, **({"calls": int(self.calls)} if WHOLE else {})}
     def load_state_dict(self, state):
         self.total = state["total"]
-        self.calls = state.get("calls", 0)
+        self.calls = Tally(state.get("calls", 0))
 
 WHOLE = sys.argv[1] == "whole"
 

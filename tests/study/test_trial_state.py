@@ -23,6 +23,7 @@ from dasktune.study.study import Study
 from dasktune.study.trial_state import Training, TrialStates
 from dasktune.trainer.generators import global_states
 from dasktune.trainer.lifecycle import run_alone
+from tests.forgetful import Tally
 
 STEPS = 8
 RATES: tuple[Sequence, ...] = (Constant(0.1), Piecewise([0.1, 0.3], [6]))
@@ -180,6 +181,49 @@ def test_trial_state_of_later_version_stays_and_is_trained_again(
     assert trained(tmp_path) == 2
     assert commit.read_bytes() == later
     assert "the state that was trained again is not saved: " in caplog.text
+
+
+class Forgetful(Walk):
+    """Has in its state neither the generator nor what it counts, and adds in each step."""
+
+    counts: type = int
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.count = type(self).counts(0)
+
+    def train(self) -> None:
+        self.count += 1
+        super().train()
+        self.at = self.at + int(self.count)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class Refused(Forgetful):
+    """Counts by numbers that cannot be kept beside a state."""
+
+    counts = Tally
+
+
+@pytest.mark.parametrize("trainer", [Forgetful, Refused])
+def test_trial_state_trained_again_is_exact(
+    trainer: type, tmp_path: Path, two_threads: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    study = opened(tmp_path, trainer)
+    tuner = dt.algos.Grid(dt.Space(lr=[RATES[1]]), max_steps=STEPS)
+    study.optimize(tuner, client=two_threads, check=False, audit=0)
+    config = {"log": str(tmp_path / "steps"), "fail": str(tmp_path / "fail")}
+    whole = run_alone(trainer, {"lr": RATES[1]}, STEPS, config=config, states_at=[7]).states[7]
+    caplog.clear()
+    assert study.trial_state(0, 7)["at"].tobytes() == whole["at"].tobytes()
+    named = "- trainer.count: is Tally 0 after loading, and was Tally 6 when the state was saved"
+    assert (named in caplog.text) is (trainer is Refused)
+    study.close()
 
 
 def test_trial_state_failing_trainer_raises_with_traceback(study: Study, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from dasktune.trainer.function import trainer_of
 from dasktune.trainer.liveness import Liveness
 from tests.trainer.test_liveness_of_trainers import run_source
 
@@ -160,3 +161,55 @@ def test_reads_tells_whether_own_code_names_a_value() -> None:
     assert liveness.reads("trainer.data.scale") is True
     assert liveness.reads("trainer.unknown['a']") is False
     assert liveness.reads("Python's global random generator") is None
+
+
+DATA = """
+import functools, numpy as np, torch
+class Data:
+    def __init__(self, n):
+        self.x = torch.randn(n, 3)
+        self.y = self.x[:, :1].abs()
+        self.own = Own()
+    @functools.lru_cache(maxsize=None)
+    def raw(self, i): {raw}
+    def __getitem__(self, i):
+        {item}
+def build(): return Data(8)
+def shifted(x): x += 1
+def doubled(x): return 2 * x
+def train(run):
+    data = build()
+    w = 0.0
+    for step in run.steps():
+        for x, y in data:
+            {use}
+        run.report(loss=w)
+"""
+RAW = "return self.x[i].clone(), self.y[i]"
+ITEM = "x, y = self.raw(i); return x + torch.randn(3), y"
+
+
+@pytest.mark.parametrize(
+    ("raw", "item", "use", "is_memo"),
+    [
+        (RAW, ITEM, "w += x.sum()", True),
+        ("return self.x[i].mean()", "return self.raw(i) + torch.randn(3)", "w += x", True),
+        (RAW, ITEM, "y += 1", False),
+        (RAW, ITEM, "y.mul_(2)", False),
+        (RAW, ITEM, "z = y; z += 1", False),
+        (RAW, "x, y = self.raw(i); x += torch.randn(3); return x, y", "w += x.sum()", False),
+        (RAW, "x, y = self.raw(i); x[0] = 0; return x, y", "w += x.sum()", False),
+        (RAW, "return keep(self.raw(i))", "w += x.sum()", False),
+        ("return self.x[i] + torch.randn(3)", ITEM, "w += x.sum()", False),
+        ("return self.own[i]", ITEM, "w += x.sum()", False),
+        (RAW, ITEM, "shifted(y)", False),
+        (RAW, ITEM, "w += doubled(y).sum()", True),
+        (RAW, ITEM, "relu(y, inplace=True)", False),
+        (RAW, ITEM, "data.x = x", False),
+        (RAW, ITEM, "data.x[0] = 1", False),
+    ],
+)
+def test_cached_parts_of_data_are_memos(raw: str, item: str, use: str, is_memo: bool) -> None:
+    source = DATA.format(raw=raw, item=item, use=use)
+    liveness = Liveness.of(trainer_of(run_source(source)["train"]))
+    assert liveness.is_memo("cache of Data.raw") is is_memo

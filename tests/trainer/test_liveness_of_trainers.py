@@ -187,6 +187,65 @@ def test_torch_trainer_saves_what_a_step_leaves_out() -> None:
     assert not liveness.is_dead("trainer.y", before="train")
 
 
+@pytest.mark.parametrize(
+    ("train", "is_unread"),
+    [
+        ("self.d['last'] = f()", True),
+        ("self.d['last'] = f(); self.x = self.d['first']", False),
+        ("self.d['last'] = f(); print(self.d)", False),
+        ("self.d['last'] = f(); print(getattr(self, 'd'))", False),
+        ("self.d['last'] = f(); print(vars(self))", False),
+        ("self.d.append(f())", False),
+    ],
+)
+def test_items_that_nothing_reads_decide_nothing(train: str, is_unread: bool) -> None:
+    liveness = in_train(f"{train}\nself.e = 1", "def make(self): self.d = {}")
+    assert liveness.is_unread("trainer.d['last']") is is_unread
+    assert not liveness.is_unread("trainer.d"), "an item can be set in what is there alone"
+
+
+@pytest.mark.parametrize(
+    ("train", "methods", "is_dead"),
+    [
+        ("g, = torch.autograd.grad(self.loss(), self.u); self.u -= g", "", True),
+        ("g, = autograd.grad(self.loss(), self.u); self.u -= g", "", True),
+        ("g, = grad(self.loss(), self.u); self.u -= g", "", True),
+        ("self.u = self.norm(self.loss())", "", True),
+        ("self.loss().backward(); g, = grad(self.loss(), self.u)", "", False),
+        ("grad(self.loss(), self.u); print(self.w.grad)", "", False),
+        ("grad = self.w.grad", "", False),
+        ("torch.func.grad(self.loss)(self.u)", "", False),
+        ("own.grad(self.model)", "", False),
+        ("grad(self.loss(), self.u)", "def build(self, hp): self.u.register_hook(see)", False),
+        ("grad(Own.apply(self.u), self.u)", "", True),
+    ],
+)
+def test_returned_gradients_are_not_those_that_a_step_clears(
+    train: str, methods: str, is_dead: bool
+) -> None:
+    module = """
+        import torch
+        from torch import autograd
+        from torch.autograd import grad
+        class Base:
+            def build(self, hp):
+                self.model = Net()
+                self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)
+            def train(self):
+                self.opt.zero_grad()
+                self.loss().backward()
+                self.opt.step()
+            def loss(self): return self.model(1)
+            def norm(self, y): return torch.autograd.grad(y, self.u, create_graph=True)[0].norm()
+            def evaluate(self): return {"loss": 0.0}
+            def state_dict(self): return {}
+            def load_state_dict(self, state): pass
+    """
+    body = f"{train}\nsuper().train()"
+    liveness = in_train(body, methods, base="Base", module=module, rest="")
+    assert liveness.is_dead("trainer.model['0.weight'].grad", before="train") is is_dead
+
+
 def test_reflection_of_a_class_leaves_nothing_dead() -> None:
     methods = "def __getattr__(self, name): return self.__dict__[name]"
     assert not in_train("self.x = 1", methods).is_dead("trainer.x", before="train")

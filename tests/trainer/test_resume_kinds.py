@@ -40,25 +40,13 @@ REPRESENTATIVES = (
     *("PlainNet", "Pytree", "tracked", "Timed", "LazyProperty", "HandleOfHook"),
     # functions with variables
     *("best_loss", "own_momentum", "generator_in_the_loop"),
+    # plain values that a state lacks: forgotten, late, in containers, and in one mode only
+    *("ForgottenMomentum", "HeldDeque", "PlateauRule", "Bytes", "MomentumOfMode"),
+    # on parts of torch and of modules
+    *("DropoutSchedule", "LateModuleCounter"),
     # refused or stopped
-    *("ForgottenMomentum", "HeldDeque"),
-    # late, on parts of torch, in containers, outside, and in one mode only
-    *("PlateauRule", "DropoutSchedule", "Bytes", "LateModuleCounter"),
-    *("AppendedFile", "MomentumOfMode"),
+    *("Database", "AugmentedByClosure", "LateClass"),
 )
-
-UNNOTICED = frozenset({Outcome.AUDITED, Outcome.SILENT})
-"""Whether an audit is drawn in time depends on the speed of the workers."""
-
-REFUSED = frozenset({Outcome.REFUSED})
-
-NOT_YET: dict[str, frozenset[Outcome]] = {
-    # Hooks are made by `build`, and their order is that of the processes' counters.
-    "HandleOfHook": REFUSED,
-    # A file that a trainer appends to: nothing looks into it.
-    "AppendedFile": UNNOTICED,
-}
-"""The representatives that are not as expected, with their present outcomes."""
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +61,6 @@ def cluster() -> Iterator[Cluster]:
 def test_merged_study_of_a_kind_ends_as_expected(name: str, cluster: Cluster) -> None:
     row = measured(KINDS[name], cluster.address, steps=STEPS, drops=DROPS)
     cluster.note(row)
-    if name in NOT_YET:
-        assert Outcome(row.outcome) in NOT_YET[name], row.message
-        return
     assert row.is_expected, (row.outcome, row.message, row.wrong)
     assert row.is_culprit_right is not False, row.named
     if KINDS[name].expected is Expected.EXACT:
@@ -89,7 +74,7 @@ def test_table_has_the_kinds_that_were_promised() -> None:
     for kind in ALL:
         assert kind.summary, kind.name
         assert (kind.culprit is None) == (kind.expected is Expected.EXACT), kind.name
-    assert set(NOT_YET) <= set(REPRESENTATIVES) <= set(KINDS)
+    assert set(REPRESENTATIVES) <= set(KINDS)
 
 
 def seen(

@@ -25,6 +25,7 @@ OTHER: dict[str, Any] = {
         *("DivisionByZero", "InvalidOperation"),
     ],
     "torch default dtype": "torch.float64",
+    "torch autocast": ["cpu"],
     "torch default device": "meta",
     "torch matmul precision": "high",
     "torch algorithms": "deterministic or warned",

@@ -23,6 +23,7 @@ from dasktune.worker.messages import (
     audit_from_wire,
     to_wire,
 )
+from tests.forgetful import Tally
 from tests.toy_trainers import Adding
 
 SEQUENCES = {"lr": Constant(0.5)}
@@ -34,7 +35,7 @@ class Counting(Adding):
 
     def build(self, hp: Mapping[str, Any]) -> None:
         super().build(hp)
-        self.calls = 0
+        self.calls: int = Tally(0)
 
     def train(self) -> None:
         super().train()
@@ -71,7 +72,7 @@ class SlowSum(Rounding):
 
     def build(self, hp: Mapping[str, Any]) -> None:
         super().build(hp)
-        self.calls = 0
+        self.calls: int = Tally(0)
 
     def train(self) -> None:
         super().train()
@@ -80,10 +81,18 @@ class SlowSum(Rounding):
             self.total += 1.0
 
 
+class PlainSlowSum(SlowSum):
+    """The same with a plain number, which is kept beside the state."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.calls = 0
+
+
 class ClassCount(Rounding):
     """Adds a number at every 4th step, by a count of its class."""
 
-    calls = [0]  # noqa: RUF012
+    calls = [Tally(0)]  # noqa: RUF012
 
     def train(self) -> None:
         super().train()
@@ -286,6 +295,17 @@ def test_audit_on_another_machine_finds_an_inexact_trainer(
     worker.train(0, 20, split)
     other_machine()
     assert worker.audit(split, 20, 20).status == "differs"
+
+
+@pytest.mark.parametrize("split", [4, 12, 15])
+def test_audit_gives_a_trainer_what_is_kept_beside_its_state(
+    workers: Any, other_machine: Callable[[], None], split: int
+) -> None:
+    worker = workers(PlainSlowSum)
+    worker.train(0, 20, split)
+    assert worker.audit(split, 20, 20).status == "identical"
+    other_machine()
+    assert worker.audit(split, 20, 20, name="elsewhere").status == "incomparable"
 
 
 def test_audit_on_a_gpu_allows_rounding(workers: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Mapping
 from decimal import getcontext
 from functools import lru_cache
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 import dasktune as dt
 from dasktune.trainer.code import pack, unpack
@@ -105,6 +107,35 @@ class Branching(Toy):
 
     def train(self) -> None:
         self.x += 1 + SETTINGS["momentum"]
+
+
+class Patching(Toy):
+    """Changes what all code of the process uses: functions of packages, hooks, the processor."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        self.x = 0.0
+        if hp["mode"] == "b":
+            np.linalg.own = 1.0  # type: ignore[attr-defined]
+            np.linalg.norm = no_norm
+            torch.nn.Identity.forward = doubled
+            torch.nn.modules.module.register_module_forward_hook(plus_one)
+            torch.set_flush_denormal(True)
+
+    def train(self) -> None:
+        self.x += float(np.linalg.norm(np.ones(1))) + getattr(np.linalg, "own", 0.0)
+        self.x += float(torch.nn.Identity()(torch.ones(1))) + (sys.float_info.min * 0.5 == 0.0)
+
+
+def no_norm(_x: Any) -> float:
+    return 10.0
+
+
+def doubled(_module: Any, x: Any) -> Any:
+    return 2 * x
+
+
+def plus_one(_module: Any, _given: Any, x: Any) -> Any:
+    return x + 1
 
 
 def job_of(trainer_class: type, *, is_own: bool = False) -> Job:
@@ -206,6 +237,17 @@ def test_settings_and_generators_are_set_back() -> None:
     after = random.random(), np.random.rand(), os.getcwd(), getcontext().prec, np.geterr()
     assert after == before
     assert "TOY" not in os.environ
+
+
+@pytest.mark.usefixtures("restored")
+def test_what_a_trial_puts_into_packages_is_taken_out() -> None:
+    process = CleanProcess(job_of(Patching, is_own=True))
+    modes = ["a", "b", "a", "b", "a"]
+    assert [trained(process, {"mode": mode}) for mode in modes] == [6, 45, 6, 45, 6]
+    other = CleanProcess(job_of(Counts, is_own=True))
+    trained(process, {"mode": "b"})
+    other.prepare({}, 7)
+    assert trained(CleanProcess(job_of(Patching)), {"mode": "a"}) == 6, "another study's trial too"
 
 
 @pytest.mark.usefixtures("restored")

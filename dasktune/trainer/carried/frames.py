@@ -17,6 +17,8 @@ from dasktune.trainer.fingerprint.installed import is_installed_name
 CAN_UNBIND = sys.version_info < (3, 12)
 """Whether a variable of a paused call can be unbound again."""
 
+_MISSING = object()
+
 
 class Scope(Protocol):
     """A place with variables."""
@@ -116,6 +118,14 @@ def scopes_of(frames: Iterable[FrameType], loops: dict[tuple[CodeType, int], Loo
                 if cells:
                     scopes.append(Enclosed(label=_free(f"{label}.{name}", labels), cells=cells))
     return scopes
+
+
+def values_in(frame: FrameType, names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of variables that a paused call sees, those that are bound, by name."""
+    local = frame.f_locals
+    known = {name: local.get(name, frame.f_globals.get(name, _MISSING)) for name in names}
+    _forget(local)
+    return {name: value for name, value in known.items() if value is not _MISSING}
 
 
 def refuse_hidden_positions(frames: Iterable[FrameType]) -> None:

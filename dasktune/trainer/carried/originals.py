@@ -26,6 +26,8 @@ class _Record:
         Returns the object, or None where it is not held.
     is_closed
         Whether its parts do not count.
+    is_empty
+        Whether it was made without contents: what was in its memory is no contents.
     parts
         The paths of its parts by index, key or name.
     """
@@ -36,6 +38,7 @@ class _Record:
     stamp: ContentStamp | None = None
     place: Place | None = None
     is_closed: bool = False
+    is_empty: bool = False
     has_arrays: bool = False
     parts: dict[Any, Path] = field(default_factory=dict)
 
@@ -82,6 +85,10 @@ class Originals:
 
     def __contains__(self, path: Path) -> bool:
         return path in self._variables
+
+    def note_empty(self, path: Path) -> None:
+        """Note that an array has no contents yet, so that all that it has later is a change."""
+        self._records[self._variables[path]].is_empty = True
 
     def path_of(self, value: Any) -> Path | None:
         """Return the path of an object that has been there since the loop began."""
@@ -137,7 +144,7 @@ class Originals:
         if record.is_closed:
             return False
         if record.stamp is not None:
-            return held is not value or not record.stamp.are_those_of(value)
+            return record.is_empty or held is not value or not record.stamp.are_those_of(value)
         if record.outline != outline(value, kind):
             return True
         now = dict(inner_parts(value, kind))

@@ -17,7 +17,8 @@ the value, or one of these:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,8 @@ class Packer:
     ----------
     type_named
         Returns the class of a name where the function can see it, or None.
+    users_at
+        Returns the arrays and tensors in all variables that use the memory at an address.
     is_on_cpu
         Whether the training is on the CPU; if not, each tensor that is notes it.
     """
@@ -71,10 +74,12 @@ class Packer:
         places: SavedParts,
         *,
         type_named: Callable[[str], type | None],
+        users_at: Callable[[int], Collection[Any]],
         is_on_cpu: bool,
     ) -> None:
         self._originals, self._places = originals, places
         self._type_named, self._is_on_cpu = type_named, is_on_cpu
+        self._users_at = users_at
         self._numbers: dict[int, int] = {}
         self._held: list[Any] = []
         """The packed objects, held so that no other object gets the id of one."""
@@ -115,7 +120,9 @@ class Packer:
         if (place := self._places.memory.get(address)) is not None:
             name = f"run.state[{place[1]!r}]" if place[0] == "state" else f"the tracked {place[1]}"
             raise UnpackableError(value, f"uses the memory of {name}, and changes with it")
-        if self._memory.setdefault(address, value) is not value:
+        if self._memory.setdefault(address, value) is value:
+            return
+        if not are_apart(self._users_at(address)):
             raise UnpackableError(value, "uses the memory of another variable")
 
     def _content(self, value: Any, kind: str) -> Any:
@@ -192,6 +199,21 @@ def order_of_axes(value: Any) -> list[int] | None:
     if _is_dense(value) or not _is_dense(ordered):
         return None
     return axes
+
+
+def are_apart(values: Collection[Any]) -> bool:
+    """Return whether a change of one of these arrays and tensors leaves all others alone."""
+    if not all(kind_of(value) in ("array", "tensor") and _is_dense(value) for value in values):
+        return False
+    spans = sorted(_span(value) for value in values if _span(value)[0] < _span(value)[1])
+    return all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+def _span(value: Any) -> tuple[int, int]:
+    """Return the addresses of a dense array's first byte, and of that behind its last."""
+    is_array = isinstance(value, np.ndarray)
+    first = value.__array_interface__["data"][0] if is_array else value.data_ptr()
+    return first, first + value.nbytes
 
 
 def _is_dense(value: Any) -> bool:

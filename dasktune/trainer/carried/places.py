@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dasktune.trainer import attributes
 from dasktune.trainer.carried.frames import is_own
-from dasktune.trainer.carried.kinds import ARRAYS, is_plain_key, kind_of, parts
+from dasktune.trainer.carried.kinds import ARRAYS, inner_parts, is_plain_key, kind_of, parts
 from dasktune.trainer.optional_torch import torch
 
 Place = tuple[Any, ...]
@@ -74,6 +75,27 @@ def memory_of(value: Any) -> int | None:
         except (NotImplementedError, RuntimeError):  # sparse tensors and others
             return None
     return None
+
+
+def users_of_memory(values: Iterable[Any]) -> dict[int, list[Any]]:
+    """Return the arrays and tensors in values, each once, by the address of their memory."""
+    users: dict[int, list[Any]] = defaultdict(list)
+    waiting, seen = [*values], dict[int, Any]()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if (address := memory_of(value)) is not None:
+            users[address].append(value)
+        kind = kind_of(value)
+        if isinstance(value, torch.nn.Module):
+            waiting += [*value.parameters(), *value.buffers()]
+        if kind == "other" and is_own(type(value).__module__):
+            waiting += [part for _, part in attributes.members(value)]
+        else:
+            waiting += [part for _, part in inner_parts(value, kind)]
+    return dict(users)
 
 
 def _all(state: Mapping[str, Any], tracked: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:

@@ -13,6 +13,8 @@ from dasktune.trainer.carried.frames import CAN_UNBIND, PausedCall, Scope
 from dasktune.trainer.carried.kinds import ARRAYS, kind_of
 from dasktune.trainer.carried.packing import UnpackableError
 
+_MOST_KEYS = 4
+
 _CODE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 
 
@@ -28,8 +30,23 @@ def refusal(scope: Scope, name: str, value: Any, error: UnpackableError) -> Stat
         reason = f"is carried from one step to the next and {reason}"
     else:
         reason = f"has changed since the loop began and {reason}"
+    if is_within and (place := _place_in(value, error.value)):
+        reason = f"{reason.replace(', which', f' at {name}{place}, which', 1)}"
     remedy = _remedy(name, error.value, is_within=is_within)
     return StateError(_where(scope, name), f"the variable {name!r} {reason}: {remedy}")
+
+
+def _place_in(container: Any, value: Any, depth: int = 0) -> str:
+    """Return the keys by which dicts, lists and tuples lead to a value; empty without such."""
+    if depth == _MOST_KEYS or not isinstance(container, (dict, list, tuple)):
+        return ""
+    items = container.items() if isinstance(container, dict) else enumerate(container)
+    for key, item in items:
+        if item is value:
+            return f"[{key!r}]"
+        if place := _place_in(item, value, depth + 1):
+            return f"[{key!r}]{place}"
+    return ""
 
 
 def refuse_opaque(scope: Scope, name: str, value: Any) -> None:
@@ -61,10 +78,12 @@ def _where(scope: Scope, name: str) -> str:
 
 
 def _remedy(name: str, value: Any, *, is_within: bool) -> str:
-    kind, whose = type(value).__name__, "each of them" if is_within else name
+    kind = type(value).__name__
     if kind_of(value) in ARRAYS:
         copied = "copy()" if kind_of(value) == "array" else "detach().clone()"
-        return f"keep {whose}.{copied}" if is_within else f"write {name} = {name}.{copied}"
+        if is_within:
+            return f"keep copies: x.{copied} for each of them"
+        return f"write {name} = {name}.{copied}"
     if type(value).__module__.partition(".")[0] in ("jax", "jaxlib"):
         return "hold JAX's arrays in dasktune.integrations.jax.Trees, and track it with run.track"
     if attributes.is_object(value):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
@@ -12,7 +13,8 @@ from dasktune.trainer.carried.kinds import kind_of
 from dasktune.trainer.carried.loops import Loop
 from dasktune.trainer.carried.originals import Originals
 from dasktune.trainer.carried.packing import UNBOUND, Packer, UnpackableError, is_unbound, paths_in
-from dasktune.trainer.carried.places import SavedParts
+from dasktune.trainer.carried.places import SavedParts, users_of_memory
+from dasktune.trainer.carried.positions import PausePositions, Record
 from dasktune.trainer.carried.refusals import refusal, refuse_opaque, refuse_unbound
 from dasktune.trainer.carried.restoring import Restorer, object_at
 
@@ -46,14 +48,24 @@ class LoopVariables:
         The run of the function.
     frames
         Returns the calls in which the function pauses, the innermost first.
+
+    Attributes
+    ----------
+    is_memo
+        Returns whether a variable of a name is a cache of what the code computes from its keys.
+    is_made_empty
+        Returns whether the arrays in a variable of a name are made without contents.
     """
 
-    def __init__(self, run: _Run, frames: Callable[[], Iterable[FrameType]]) -> None:
+    def __init__(self, run: _Run, frames: Callable[[], Sequence[FrameType]]) -> None:
+        self.is_memo: Callable[[str], bool] = lambda name: False
+        self.is_made_empty: Callable[[str], bool] = lambda name: False
         self._run: _Run = run
         self._frames = frames
         self._loops: dict[tuple[CodeType, int], Loop] = {}
         self._originals = Originals(SavedParts({}, {}), self._is_left_out)
         self._bound: set[tuple[str, str]] = set()
+        self._positions = PausePositions()
 
     def begin(self) -> None:
         """Note what the variables are before the first step.
@@ -64,6 +76,7 @@ class LoopVariables:
             If a step depends on a position that Python hides, such as that of ``enumerate``.
         """
         refuse_hidden_positions(self._frames())
+        self._positions.begin(self._frames(), self._places)
         self._originals = Originals(self._places(), self._is_left_out)
         for scope in self._scopes():
             for name, value in scope.values().items():
@@ -71,11 +84,14 @@ class LoopVariables:
                 if name not in scope.loop.drops:
                     path = (scope.label, name)
                     self._originals.add(path, value, is_rebound=name in scope.loop.carries)
+                    if self.is_made_empty(name):
+                        self._originals.note_empty(path)
 
     def end(self) -> None:
         """Forget all: the function has ended, and its objects would live on."""
         self._frames = tuple
         self._originals = Originals(SavedParts({}, {}), self._is_left_out)
+        self._positions = PausePositions()
         self._run = _NoRun()
 
     def saved(self, *, is_first: bool = False) -> dict[str, dict[str, Any]]:
@@ -93,10 +109,12 @@ class LoopVariables:
             If no state can hold one.
         """
         scopes, places = self._scopes(), self._places()
+        users = cache(lambda: users_of_memory(_needed(scopes)))
         packer = Packer(
             self._originals,
             places,
             type_named=lambda name: _type_named(name, scopes),
+            users_at=lambda address: users().get(address, []),
             is_on_cpu=self._run.device == "cpu",
         )
         nodes = {
@@ -104,6 +122,20 @@ class LoopVariables:
             for scope in scopes
         }
         return {label: by_name for label, by_name in nodes.items() if by_name}
+
+    def position(self) -> list[Record]:
+        """Return where the function pauses; empty if it can pause nowhere else."""
+        return self._positions.record(self._frames(), self._places)
+
+    def refuse_other_position(self, saved: Sequence[Record]) -> None:
+        """Raise an error if a state was saved elsewhere in the function than it pauses now.
+
+        Raises
+        ------
+        StateError
+            If it was: the variables of a paused call can be set, but not its place.
+        """
+        self._positions.refuse_others(saved, self._frames(), self._places)
 
     def dropped(self) -> dict[str, frozenset[str]]:
         """Return the variables that no later step needs, by scope: each step sets them first.
@@ -159,6 +191,8 @@ class LoopVariables:
             except UnpackableError as error:
                 if name in scope.loop.perhaps and path not in self._originals:
                     continue  # without it, such a read is an error: the variable is not bound
+                if self.is_memo(name):
+                    continue  # it is filled again
                 raise refusal(scope, name, value, error) from error
         for name in scope.loop.carries:
             if name not in values and (scope.label, name) in self._bound:
@@ -173,6 +207,12 @@ class LoopVariables:
 
     def _is_left_out(self, value: Any) -> bool:
         return value is self._run or any(value is fixed for fixed in self._run.fixed)
+
+
+def _needed(scopes: Iterable[Scope]) -> Iterator[Any]:
+    """Yield the values of the variables that a later step does not set first."""
+    for scope in scopes:
+        yield from (value for n, value in scope.values().items() if n not in scope.loop.drops)
 
 
 def _type_named(name: str, scopes: Iterable[Scope]) -> type | None:

@@ -11,13 +11,14 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from dasktune.errors import refuse
 from dasktune.sequences import Sequence as ValueFunction
 from dasktune.sequences import as_sequence
-from dasktune.trainer.base import GivenTrainer, harmless_of, is_harmless, problems_of
+from dasktune.trainer.base import GivenTrainer, is_harmless, problems_of
 from dasktune.trainer.check_resume.new_process import CheckJob, Digests, run_in_new_process
 from dasktune.trainer.check_resume.plan import (
     AFTER_SPLIT,
@@ -30,10 +31,12 @@ from dasktune.trainer.check_resume.plan import (
     total_for,
 )
 from dasktune.trainer.code import TrainerCode, pack
-from dasktune.trainer.fingerprint.fingerprint import fingerprint
+from dasktune.trainer.fingerprint.fingerprint import taken
+from dasktune.trainer.fingerprint.read_files import kept_files
 from dasktune.trainer.generators import is_cuda
 from dasktune.trainer.given import as_trainer
 from dasktune.trainer.proof.differences import Difference, state_differences
+from dasktune.trainer.proof.remedies import harmless_in_state
 from dasktune.types import Step
 from dasktune.words import counted, listed
 
@@ -66,10 +69,15 @@ class ResumeReport:
         Steps before each resumption.
     steps
         Number of steps trained for the check, in all processes together.
+    kept
+        The paths of what `state_dict` lacks and dasktune keeps beside the state.
     unchecked
         What the check did not reach, one sentence each.
     is_cut_short
         Whether something is among them for want of time.
+    files
+        The contents of the files that the trainer's code read, by path: digests, or sizes of
+        large files.
     """
 
     differences: tuple[Difference, ...]
@@ -78,8 +86,10 @@ class ResumeReport:
     total: Step
     splits: tuple[Step, ...] = ()
     steps: Step = 0
+    kept: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     is_cut_short: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -107,6 +117,8 @@ class ResumeReport:
             *(f"- {difference}" for difference in self.differences),
             *(f"not checked: {sentence}" for sentence in self.unchecked),
         ]
+        if self.kept:
+            lines.append(f"kept beside the state, which lacks them: {listed(self.kept)}")
         if self.steps:
             lines.append(f"trained {counted(self.steps, 'step')}")
         return "\n".join(lines)
@@ -202,11 +214,12 @@ def check_resume(
         limit=limit,
     )
     whole, rest = _findings(plan, given, run)
-    harmless = harmless_of(checked)
+    harmless = harmless_in_state(checked)
     spans = rest["spans"]
     differences = [
         *_resuming(whole, rest, tolerance, harmless),
         *(_evaluating(rest, tolerance, harmless) if "evaluated" in rest else ()),
+        *_first_traces(whole, rest),
     ]
     report = ResumeReport(
         differences=tuple(differences),
@@ -215,23 +228,28 @@ def check_resume(
         total=whole["reached"],
         splits=tuple(sorted({span["split"] for span in spans})),
         steps=whole["trained"] + rest["trained"],
+        kept=tuple(dict.fromkeys(rest.get("kept", ()))),
         unchecked=tuple(_unchecked(plan, whole, rest)),
         is_cut_short=not differences and ("quiet" not in rest or bool(_missing(plan, rest))),
+        files=kept_files(whole.get("files", ()), checked, config or {}),
     )
     if (storage is not None or database is not None) and not report.is_empty:
         # Workers import this module, and have no use for SQLAlchemy.
-        from dasktune.trainer.check_resume.verdict import record, verdict
+        from dasktune.trainer.check_resume.verdict import recorded_in, verdict, with_known_files
 
-        covered = fingerprint(checked, config or {}, depends_on=tuple(depends_on)).digest
-        outcome = verdict(
-            covered,
-            device,
-            ok=report.ok,
-            text=str(report),
-            splits=report.splits,
-            steps=report.steps,
-        )
-        record(outcome, storage, database)
+        take = partial(taken, checked, config or {}, depends_on=tuple(depends_on))
+        with recorded_in(storage, database) as verdicts:
+            covered, _ = with_known_files(verdicts, take(), {}, take)
+            outcome = verdict(
+                covered.fingerprint.digest,
+                device,
+                ok=report.ok,
+                text=str(report),
+                splits=report.splits,
+                steps=report.steps,
+                files=report.files,
+            )
+            verdicts.record(outcome)
     return report
 
 
@@ -506,21 +524,39 @@ def _evaluating(
     last = states[max(states)]
     changed = [path for path in _changed(last, rest["quiet"]) if not is_harmless(path, harmless)]
     if changed:
-        yield from _hidden_trace(changed, rest, last)
+        yield from _hidden_trace(changed, rest, last, harmless)
+
+
+def _first_traces(whole: Mapping[str, Any], rest: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yield what the first evaluation has changed, and a resumption needs.
+
+    Later ones may leave it as it is, so that only the first shows it.
+    """
+    for path in whole.get("traces", ()):
+        if is_harmless(path, tuple(rest.get("kept", ()))):
+            yield Difference(path=path, reason="is changed by evaluate, which must leave no trace")
 
 
 def _hidden_trace(
-    changed: list[str], rest: Mapping[str, Any], last: Digests
+    changed: list[str], rest: Mapping[str, Any], last: Digests, harmless: tuple[str, ...]
 ) -> Iterator[Difference]:
-    if _changed(last, rest["again"]):
+    if any(not is_harmless(path, harmless) for path in _changed(last, rest["again"])):
         yield Difference(
             path=changed[0],
             reason="differs when the same steps are trained again in the same process: something "
             "outside the trainer object is carried along",
         )
         return
-    for path in _changed(*rest["evaluated"]["held"]):
-        yield Difference(path=path, reason="is changed by evaluate, which must leave no trace")
+    held = rest["evaluated"]["held"]
+    # What follows from the trace, such as the weights, lies in the state under the same name.
+    hidden = [
+        path
+        for path in _changed(held[0], rest["held quietly"])
+        if not any(path.rpartition(".")[2] in each for each in changed)
+    ]
+    for path in dict.fromkeys([*_changed(*held), *hidden]):
+        if not is_harmless(path, harmless):
+            yield Difference(path=path, reason="is changed by evaluate, which must leave no trace")
     yield Difference(
         path=changed[0],
         reason="differs when evaluate and state_dict are not called between the steps",

@@ -32,14 +32,15 @@ from dasktune.errors import (
 )
 from dasktune.storage.buffers import Buffer, empty, in_pages
 from dasktune.storage.codec import decode, encode
+from dasktune.trainer.check_resume.opened_files import OpenedFiles
 from dasktune.trainer.check_resume.plan import Span
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.generators import seed_global
 from dasktune.trainer.gpu_memory import take_gpu_memory_as_needed
 from dasktune.trainer.lifecycle import TrainerRun
+from dasktune.trainer.proof.arrays import arrays_of
 from dasktune.trainer.proof.differences import Difference, leaf_digest, leaves
-from dasktune.trainer.proof.proof import arrays_of
 from dasktune.trainer.proof.remedies import Proving, deciding
 from dasktune.types import Step, Value
 
@@ -202,12 +203,14 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     sys.path[:] = path
     take_gpu_memory_as_needed()
+    opened = OpenedFiles(code.module.partition(".")[0])
     trainer_class = unpack(code)
     job: CheckJob = pickle.load(sys.stdin.buffer)
     meter = StepMeter(job, clock)  # after the imports, which are no training
     part = _whole if job.part == "whole" else _rest
+    opened.begin()
     try:
-        findings = part(job, trainer_class, meter)
+        findings = {**part(job, trainer_class, meter), "files": opened.read()}
     except UnknownValueError as error:
         line = user_line(traceback.format_exc())
         findings = {_UNKNOWN: f"{error} ({line})" if line else str(error)}
@@ -278,11 +281,12 @@ def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, An
         config=job.config,
         seed=job.seed,
         device=job.device,
-        proving=Proving(),
+        proving=Proving(sets_generators=False),
     )
     log, epochs = _Log(), Epochs(run.trainer)
     spans = list(job.spans)
     proofs: dict[Step, dict[str, str]] = {}
+    traces: dict[str, str] = {}
 
     def save_state() -> None:
         state = run.state()
@@ -297,7 +301,11 @@ def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, An
             if run.step < start:
                 continue
             is_saved = any(run.step == span.split for span in spans)
+            before = {} if log.metrics else _held(run)
             log.add(run, with_state=any(span.split <= run.step <= span.stop for span in spans))
+            if before:
+                now = _held(run)
+                traces.update({path: now[path] for path in now if now[path] != before.get(path)})
             if is_saved:
                 save_state()
 
@@ -312,6 +320,7 @@ def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, An
     return {
         **log.findings(),
         "proofs": proofs,
+        "traces": [*traces],
         "built": {} if run.witness is None else run.witness.built,
         "left out": {} if run.witness is None else run.witness.left_out,
         "final": final,
@@ -325,9 +334,9 @@ def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, An
 
 
 def _rest(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, Any]:
-    findings: dict[str, Any] = {"spans": []}
+    findings: dict[str, Any] = {"spans": [], "kept": []}
     whole = load(job.folder, "whole")
-    last: tuple[TrainerRun, _Log, Span] | None = None
+    last: tuple[TrainerRun, _Log, Span, Mapping[str, str]] | None = None
     for span in job.spans:
         if meter.is_over:
             break
@@ -342,6 +351,7 @@ def _rest(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, Any
         if last is None and run.witness is not None:
             builds = run.witness.differences_of_build(whole["built"])
             findings["builds"] = _pairs(deciding(run.witness, builds))
+        findings["kept"] += [] if run.witness is None else run.witness.kept
         log.states[run.step] = _digests(run)
         while run.step < span.stop and not meter.is_over:
             meter.advance(run, job.values[run.step])
@@ -354,7 +364,7 @@ def _rest(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, Any
         )
         if run.step == job.total:
             findings["final"] = _copied(run, job.folder)
-        last = run, log, Span(split=span.split, stop=run.step)
+        last = run, log, Span(split=span.split, stop=run.step), whole["proofs"][span.split]
     if last is not None:
         findings |= _evaluating(job, trainer_class, meter, *last)
     return {**findings, "trained": meter.trained}
@@ -371,14 +381,15 @@ def _evaluating(
     run: TrainerRun,
     log: _Log,
     span: Span,
+    proof: Mapping[str, str],
 ) -> dict[str, Any]:
     """Evaluate twice, and train the steps of a resumption once more without evaluating."""
     findings: dict[str, Any] = {"evaluated": _evaluated_again(run)}
     if meter.is_over:
         return findings
-    findings["quiet"] = _quiet(job, trainer_class, span, meter)
+    findings["quiet"], findings["held quietly"] = _quiet(job, trainer_class, span, proof, meter)
     if findings["quiet"] != log.states[span.stop]:
-        findings["again"] = _repeated(job, trainer_class, span, meter)
+        findings["again"] = _repeated(job, trainer_class, span, proof, meter)
     return findings
 
 
@@ -388,51 +399,55 @@ def _copied(run: TrainerRun, folder: str) -> Any:
     return load(folder, "copy")
 
 
-def _resumed(job: CheckJob, trainer_class: type, span: Span, **options: Any) -> TrainerRun:
-    seed_global(job.seed, job.device)
-    if job.code.kind == "bytes":
-        trainer_class = unpack(job.code)  # what others have left in their copies stays there
-    return TrainerRun.resume(
-        trainer_class,
-        step=span.split,
-        first_values=job.values[0],
-        last_values=job.values[span.split - 1],
-        state=options.pop("state", None) or load(job.folder, f"saved-{span.split}"),
-        config=job.config,
-        seed=job.seed,
-        device=job.device,
-        **options,
-    )
-
-
 def _compared(
     job: CheckJob, trainer_class: type, span: Span, proof: Mapping[str, str]
 ) -> tuple[TrainerRun, list[Difference]]:
     """Return a resumed run, and what it holds otherwise than the one that saved the state."""
+    seed_global(job.seed, job.device)
+    if job.code.kind == "bytes":
+        trainer_class = unpack(job.code)  # what others have left in their copies stays there
     state = load(job.folder, f"saved-{span.split}")
     arrays = arrays_of(state)
-    run = _resumed(job, trainer_class, span, state=state, proving=Proving())
+    run = TrainerRun.resume(
+        trainer_class,
+        step=span.split,
+        first_values=job.values[0],
+        last_values=job.values[span.split - 1],
+        state=state,
+        config=job.config,
+        seed=job.seed,
+        device=job.device,
+        proving=Proving(sets_generators=False),
+    )
     return run, [] if run.witness is None else run.witness.differences(proof, arrays)
 
 
 def _evaluated_again(run: TrainerRun) -> dict[str, Any]:
     """Evaluate twice, with digests of everything before and after."""
-    state, before = _digests(run), run.proof({})
+    state, before = _digests(run), _held(run)
     metrics = [run.evaluate(), run.evaluate()]
-    return {"metrics": metrics, "states": [state, _digests(run)], "held": [before, run.proof({})]}
+    return {"metrics": metrics, "states": [state, _digests(run)], "held": [before, _held(run)]}
 
 
-def _quiet(job: CheckJob, trainer_class: type, span: Span, meter: StepMeter) -> Digests:
-    """Train a resumption without evaluating or saving, and return the final digests."""
-    run = _resumed(job, trainer_class, span)
+def _held(run: TrainerRun) -> dict[str, str]:
+    return {} if run.witness is None else run.witness.texts({})
+
+
+def _quiet(
+    job: CheckJob, trainer_class: type, span: Span, proof: Mapping[str, str], meter: StepMeter
+) -> tuple[Digests, dict[str, str]]:
+    """Train a resumption without evaluating or saving; return the final digests and parts."""
+    run, _ = _compared(job, trainer_class, span, proof)
     for values in job.values[span.split : span.stop]:
         meter.advance(run, values)
-    return _digests(run)
+    return _digests(run), _held(run)
 
 
-def _repeated(job: CheckJob, trainer_class: type, span: Span, meter: StepMeter) -> Digests:
+def _repeated(
+    job: CheckJob, trainer_class: type, span: Span, proof: Mapping[str, str], meter: StepMeter
+) -> Digests:
     """Train a resumption again with evaluation, to find changes by a second run in one process."""
-    run = _resumed(job, trainer_class, span)
+    run, _ = _compared(job, trainer_class, span, proof)
     log = _Log()
     for values in job.values[span.split : span.stop]:
         meter.advance(run, values)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from dasktune.needs import Needs
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import VerdictRow
-from dasktune.storage.verdicts import BY_AUDIT, Verdicts, binding
+from dasktune.storage.verdicts import BY_AUDIT, Verdicts, binding, files_of
 from dasktune.trainer.environment import environment
+from dasktune.trainer.fingerprint.fingerprint import TakenFingerprint
 from dasktune.types import Step
 
 RULE = 2
@@ -28,6 +30,7 @@ def verdict(
     splits: Sequence[Step] = (),
     steps: Step = 0,
     by_audit: bool = False,
+    files: Mapping[str, str] | None = None,
     clock: Callable[[], float] = time.time,
 ) -> VerdictRow:
     """Return the verdict of a check, or of an audit, that ran in this process's environment.
@@ -38,7 +41,7 @@ def verdict(
         Of code, config and data.
     device
         The device of the check, such as ``cuda:0``.
-    ok, text, splits, steps
+    ok, text, splits, steps, files
         As in `ResumeReport`.
     by_audit
         Whether an audit found it: then no check takes it back, since audits see more.
@@ -55,23 +58,56 @@ def verdict(
         splits=list(splits),
         steps=steps,
         found=clock(),
+        files=dict(files or {}),
     )
 
 
-def record(found: VerdictRow, storage: str | os.PathLike[str] | None, database: str | None) -> None:
-    """Record a verdict in a store, a database, or both.
+def with_known_files(
+    verdicts: Verdicts,
+    covered: TakenFingerprint,
+    files: Mapping[str, str],
+    take: Callable[..., TakenFingerprint],
+) -> tuple[TakenFingerprint, Mapping[str, str]]:
+    """Return the fingerprint of a trainer, and the files that checks of it have seen it read.
+
+    If a verdict has a file with another content than now, the present content is a part of the
+    fingerprint. That fingerprint may have a verdict with further files.
+
+    Parameters
+    ----------
+    verdicts
+        What is known of fingerprints.
+    covered, files
+        The fingerprint, and the files that are known already.
+    take
+        Returns the fingerprint for ``read_files``; see `taken`.
 
     Raises
     ------
     StorageError
-        If it cannot be recorded.
+        If the verdicts cannot be read.
+    """
+    while not (known := files_of(verdicts.of(covered.fingerprint.digest))).keys() <= files.keys():
+        files = {**known, **files}  # the content that the first fingerprint had
+        covered = take(read_files=files)
+    return covered, files
+
+
+@contextmanager
+def recorded_in(storage: str | os.PathLike[str] | None, database: str | None) -> Iterator[Verdicts]:
+    """Yield the verdicts in a store, a database, or both.
+
+    Raises
+    ------
+    StorageError
+        If one of them cannot be opened.
     """
     store = None if storage is None else CheckpointStore(str(storage))
     if store is not None:
         store.check()
     opened = None if database is None else Database(database)
     try:
-        Verdicts(opened, None if store is None else store.files).record(found)
+        yield Verdicts(opened, None if store is None else store.files)
     finally:
         if opened is not None:
             opened.close()

@@ -15,13 +15,14 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import FunctionType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from dasktune.errors import ConfigurationError, refuse
 from dasktune.trainer.fingerprint.data import data_digest, json_digest
-from dasktune.trainer.fingerprint.named_files import MOST_BYTES, covered_files, path_of
+from dasktune.trainer.fingerprint.named_files import MOST_BYTES, covered_files, left_out, path_of
 from dasktune.trainer.fingerprint.packages import IN_ENVIRONMENT, installed_digest
+from dasktune.trainer.fingerprint.read_files import LABEL, changed_files, code_folder, places
 from dasktune.trainer.fingerprint.references import NOT_COVERED, Code
 from dasktune.trainer.fingerprint.written import Key
 from dasktune.trainer.settings import SETTINGS, changed_settings
@@ -39,6 +40,7 @@ _UNKNOWN_READ = (
 MOST_PATH = 1024
 """Length from which on a text is no path."""
 
+_NO_FILES: Mapping[str, str] = MappingProxyType({})
 _NO_DATA = "the trainer has no fingerprint_data(config); add one, or count data in version"
 
 
@@ -126,15 +128,21 @@ class TakenFingerprint:
     code: Code
     rest: Mapping[str, str]
 
-    def holds(self, trainer_class: type, config: Mapping[str, object]) -> bool:
+    def holds(
+        self,
+        trainer_class: type,
+        config: Mapping[str, object],
+        read_files: Mapping[str, str] = _NO_FILES,
+    ) -> bool:
         """Return whether the same trainer and config have the same fingerprint now.
 
-        This takes microseconds, and the time of ``fingerprint_data`` if the trainer has one. In
-        doubt it returns False: then a new fingerprint decides.
+        This takes microseconds, and the time of ``fingerprint_data`` if the trainer has one, and
+        of a look at the files. In doubt it returns False: then a new fingerprint decides.
         """
         if not self.code.guards.hold():
             return False
-        return dict(self.rest) == dict(_rest(trainer_class, config, self.code)[0])
+        rest, _ = _rest(trainer_class, config, self.code, read_files)
+        return dict(self.rest) == dict(rest)
 
     def changes(self, now: TakenFingerprint) -> list[str]:
         """Return the names of what another fingerprint of the same trainer has changed."""
@@ -158,6 +166,7 @@ def taken(
     *,
     depends_on: Iterable[object] = (),
     with_packages: bool = False,
+    read_files: Mapping[str, str] = _NO_FILES,
 ) -> TakenFingerprint:
     """Return the fingerprint of a trainer with what it was taken from.
 
@@ -167,10 +176,13 @@ def taken(
         As for `fingerprint`.
     with_packages
         Whether the versions and the contents of the packages count to which the code refers.
+    read_files
+        The files that earlier checks of this trainer saw it read; see
+        `dasktune.trainer.fingerprint.read_files`. Those with another content now are parts.
     """
     named = (trainer_class, *depends_on)
     code, roots = _followed(named, is_seeded=_seeds_generators(trainer_class))
-    rest, gaps = _rest(trainer_class, config, code)
+    rest, gaps = _rest(trainer_class, config, code, read_files)
     packages: list[tuple[str, str]] = []
     if with_packages:
         versions = sorted(code.packages - IN_ENVIRONMENT)
@@ -203,7 +215,10 @@ def _followed(named: tuple[object, ...], *, is_seeded: bool) -> tuple[Code, list
 
 
 def _rest(
-    trainer_class: type, config: Mapping[str, object], code: Code
+    trainer_class: type,
+    config: Mapping[str, object],
+    code: Code,
+    read_files: Mapping[str, str],
 ) -> tuple[list[tuple[str, str]], dict[str, str]]:
     """Return the parts that are not of code, and the gaps."""
     ignored = getattr(trainer_class, "ignored_config", ())
@@ -219,25 +234,32 @@ def _rest(
         for name, value in changed_settings().items()
         if f"setting {SETTINGS[name].attribute}" not in covered
     ]
-    left_out = [value for key, value in config.items() if key in ignored and isinstance(value, str)]
-    files, gaps = _files(code, kept, left_out, has_data=data is not None)
+    folder, ignored = code_folder(trainer_class), left_out(trainer_class, config)
+    seen = places(read_files, folder)
+    files, gaps = _files(code, kept, ignored, seen, has_data=data is not None)
     if data is None:
         gaps["data"] = _NO_DATA
-    return parts + files, gaps
+    changed = changed_files(read_files, folder)
+    return parts + files + [(f"{LABEL}{path}", content) for path, content in changed], gaps
 
 
 def _files(
-    code: Code, config: Mapping[str, object], left_out: list[str], *, has_data: bool
+    code: Code,
+    config: Mapping[str, object],
+    ignored: list[str],
+    seen: list[str],
+    *,
+    has_data: bool,
 ) -> tuple[list[tuple[str, str]], dict[str, str]]:
     """Return the parts of the files that the code reads by name, and the gaps.
 
-    A file that only the code of an unknown call may read is a gap: it may be a file that the
-    training writes, whose content says nothing about it.
+    A file that only the code of an unknown call may read is a gap, unless a check has seen it: it
+    may be a file that the training writes, whose content says nothing about it.
     """
     paths = [path_of(path, scope, config) for path, scope in code.reads]
     known = [path for path in paths if path is not None]
     parts, gaps = [], {}
-    for path, nbytes in covered_files(known, left_out):
+    for path, nbytes in covered_files(known, ignored):
         label = f"file {code.portable(path)}"
         if nbytes <= MOST_BYTES:
             parts.append((label, data_digest(path)))
@@ -246,7 +268,7 @@ def _files(
     if len(known) < len(paths) and not has_data:
         texts = {*code.file_names, *_texts_in(config)} - set(known)
         beside = {os.path.join(folder, text) for folder in code.folders for text in texts}
-        for path, _ in covered_files(texts | beside, left_out):
+        for path, _ in covered_files(texts | beside, [*ignored, *seen]):
             gaps[f"file {code.portable(path)}"] = _UNKNOWN_READ
     return parts, gaps
 
@@ -302,8 +324,10 @@ def differing(
     >>> differing({"config": "a", "function f": "b"}, {"config": "c", "class G": "d"})
     ['class G (new)', 'config', 'function f (gone)']
     """
+    both = {name for name in {*before, *now} if name.startswith(LABEL)}
+    both |= {*before} & {*now}
     return [
-        name + ("" if name in before and name in now else " (gone)" if name in before else " (new)")
+        name + ("" if name in both else " (gone)" if name in before else " (new)")
         for name in sorted({*before, *now})
         if before.get(name) != now.get(name) and (same_rule or name in _NO_CODE)
     ]

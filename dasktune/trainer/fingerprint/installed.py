@@ -45,10 +45,18 @@ def is_installed(module: ModuleType) -> bool:
     if file is not None:
         return _is_installed_file(str(file), name)
     # A namespace package has folders instead of a file.
-    if places := list(getattr(module, "__path__", ())):
+    if places := _folders_of(module):
         return all(_is_installed_folder(str(place), name) for place in places)
     # Built in or frozen; a module without a spec was made at run time.
     return top in sys.stdlib_module_names or getattr(module, "__spec__", None) is not None
+
+
+def _folders_of(module: ModuleType) -> list[str]:
+    """Return the folders of a package; those of a namespace are looked up in its parent."""
+    try:
+        return list(getattr(module, "__path__", ()))
+    except KeyError:  # its parent is being imported anew
+        return list(getattr(module.__path__, "_path", ()))
 
 
 def is_installed_name(name: str) -> bool:

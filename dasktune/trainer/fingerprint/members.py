@@ -25,6 +25,7 @@ _MADE_BY_PYTHON = frozenset(
     {
         *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__"),
         *("__firstlineno__", "__static_attributes__", "__type_params__", "__classcell__"),
+        "__slotnames__",  # pickling an object notes it in its class
         *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
         *("__conditional_annotations__", "__classdictcell__", "__dataclass_params__"),
         # Abstract and generic classes, and protocols.

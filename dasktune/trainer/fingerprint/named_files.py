@@ -27,7 +27,9 @@ _READERS = frozenset(
 )
 """Names of functions and methods that read the file of their first argument, or of their object."""
 
-_SOURCES = (".py", ".pyc", ".pyi", ".so", ".pyd")
+SOURCES = (".py", ".pyc", ".pyi", ".so", ".pyd")
+"""Endings of the names of files that are no data."""
+
 _NAME = re.compile(r"[^\n\0*?<>|]{0,200}\.[A-Za-z0-9_]{1,12}")
 _PATH_ATTRIBUTES = ("parent", "name", "stem")
 
@@ -62,10 +64,10 @@ def covered_files(paths: Iterable[str], ignored: Iterable[str]) -> Iterator[tupl
     ignored
         Files and folders that do not count.
     """
-    left_out = [*map(os.path.abspath, ignored), "/proc", "/sys"]
+    folders = [*ignored]
     for path in sorted({*paths}):
         whole = os.path.abspath(path)
-        if path.endswith(_SOURCES) or any(_is_below(whole, folder) for folder in left_out):
+        if path.endswith(SOURCES) or any(is_below(whole, folder) for folder in folders):
             continue
         try:
             status = os.stat(path)
@@ -75,7 +77,19 @@ def covered_files(paths: Iterable[str], ignored: Iterable[str]) -> Iterator[tupl
             yield path, status.st_size
 
 
-def _is_below(path: str, folder: str) -> bool:
+def left_out(trainer_class: type, config: Mapping[str, object]) -> list[str]:
+    """Return the files and folders that do not count: those of ``ignored_config``, and others."""
+    ignored = getattr(trainer_class, "ignored_config", ())
+    named = [
+        value
+        for key, value in config.items()
+        if key in ignored and value and isinstance(value, str)
+    ]
+    return [*map(os.path.abspath, named), "/proc", "/sys"]
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Return whether a path is that of a folder, or of something in it."""
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 

@@ -307,6 +307,8 @@ class FramePlaces:
         if inner is not None and is_own(inner):
             callee = _Callee(function=inner, is_certain=is_certain)
             return self._into(callee, node, live, flow, reading)
+        if self.tracking.gradients.are_returned_by(function):
+            return flow.expressions([*node.args, *node.keywords], live)
         return self._with_gradients(node, live, flow, reading)
 
     def _method(

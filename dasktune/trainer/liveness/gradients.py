@@ -11,8 +11,9 @@ import ast
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from dasktune.trainer.liveness.own_code import OwnCode
-from dasktune.trainer.liveness.scopes import last_name
+from dasktune.trainer.liveness.managers import looked_up
+from dasktune.trainer.liveness.own_code import OwnCode, visible_values
+from dasktune.trainer.liveness.scopes import bindings, last_name
 
 _USING = frozenset(
     {"backward", "step", "run", "fit", "learn", "optimize", "minimize", "train_batch"}
@@ -53,6 +54,19 @@ class Gradients:
         """Whether own code defines a `step`, which may keep its closure."""
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
         return any(isinstance(n, functions) and n.name == "step" for n in self._own.nodes)
+
+    def are_returned_by(self, function: object) -> bool:
+        """Return whether a function returns gradients, and leaves those of the objects alone.
+
+        A hook, or own code of a backward pass, could use them all the same.
+        """
+        is_known = _is_returning(function) and "backward" not in self._using
+        return is_known and not self._has_hooks
+
+    @cached_property
+    def _has_hooks(self) -> bool:
+        names = {last_name(node.func) for node in self._own.nodes if isinstance(node, ast.Call)}
+        return any("hook" in name and "forward" not in name for name in names)
 
     def uses(self, call: ast.Call) -> bool:
         """Return whether a call may read or add to gradients."""
@@ -116,6 +130,7 @@ class Gradients:
         }
         at_top = {id(item) for tree in self._own.trees for item in tree.body}
         unknown: set[str] = set()
+        returning = {id(call.func) for call in self._returning}
         reached = [*map(self._own.definition, self._own.functions)]
         # With the functions that they define.
         nodes = (inner for node in reached if node is not None for inner in ast.walk(node))
@@ -123,8 +138,10 @@ class Gradients:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 if id(node) in followed:
                     continue
-                names = {last_name(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
-                names |= {"grad" for n in ast.walk(node) if reads_gradient(n)}
+                inner = [n for n in ast.walk(node) if id(n) not in returning]
+                called = [n.func for n in inner if isinstance(n, ast.Call)]
+                names = {last_name(each) for each in called if id(each) not in returning}
+                names |= {"grad" for n in inner if reads_gradient(n)}
                 calls.setdefault(node.name, set()).update(names)
                 # The calls of functions of a module are followed, too.
                 unknown |= set() if id(node) in at_top else {node.name}
@@ -136,6 +153,21 @@ class Gradients:
             if more == using:
                 return frozenset(using & unknown)
             using = more
+
+    @property
+    def _returning(self) -> Iterator[ast.Call]:
+        """The calls of `torch.autograd.grad`."""
+        for function in self._own.functions:
+            node = self._own.definition(function)
+            nodes = [] if node is None else [*ast.walk(node)]
+            local = {name for item in nodes for name in bindings(item)}
+            local |= {item.arg for item in nodes if isinstance(item, ast.arg)}
+            values = visible_values(function)
+            for item in nodes:
+                if isinstance(item, ast.Call) and _is_returning(
+                    looked_up(item.func, values, local)
+                ):
+                    yield item
 
 
 def clears(call: ast.Call) -> ast.expr | None:
@@ -173,6 +205,12 @@ def cleared_in_loop(statement: ast.stmt) -> ast.expr | None:
 def reads_gradient(node: ast.AST) -> bool:
     """Return whether an expression reads an attribute `grad`."""
     return isinstance(node, ast.Attribute) and node.attr == "grad" and _is_load(node)
+
+
+def _is_returning(function: object) -> bool:
+    """Return whether a function is `torch.autograd.grad`."""
+    names = getattr(function, "__module__", ""), getattr(function, "__name__", "")
+    return names == ("torch.autograd", "grad")
 
 
 def _is_load(node: ast.Attribute) -> bool:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import FunctionType
 from typing import Literal
 from weakref import WeakKeyDictionary
 
 from dasktune.trainer.liveness.attributes import FramePlaces, Tracking, frame_of, unwrapped
-from dasktune.trainer.liveness.clocks import times_of
+from dasktune.trainer.liveness.clocks import Functions, times_of, timings_in, timings_of
 from dasktune.trainer.liveness.flow import NOTHING, Live
 from dasktune.trainer.liveness.loops import StepLoop, Variable, loop_of
 from dasktune.trainer.liveness.memos import Memos
+from dasktune.trainer.liveness.orders import names_in_order
 from dasktune.trainer.liveness.own_code import OwnCode, is_generated, is_own
-from dasktune.trainer.liveness.scopes import own_nodes
+from dasktune.trainer.liveness.scopes import last_name, own_nodes
 
 Next = Literal["train", "evaluate"]
 
@@ -29,8 +30,16 @@ _GRADIENT = re.compile(r"\[[^\[\]]*\]\.grad")
 _KEYS = re.compile(r"\[(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\]'\"]*)\]")
 """The keys in a path, which may hold dots."""
 
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
 _FORBIDDEN = ("__getattr__", "__getattribute__", "__setattr__", "__delattr__")
 """Methods by which an attribute is more than a value."""
+
+_EMPTY = frozenset({"empty", "empty_like", "new_empty"})
+"""Functions that make arrays with what happens to be in memory."""
+
+_READING_NOTHING = frozenset({"dasktune.trainer.base", "dasktune.trainer.torch"})
+"""Modules of base classes that read no attributes by name but those that they have themselves."""
 
 _BASES = frozenset({"abc", "typing", "builtins"})
 """Modules of harmless base classes, beside those of dasktune."""
@@ -52,6 +61,7 @@ class Liveness:
         self._function, _ = unwrapped(given)
         others = () if self._function is None else (self._function,)
         self._own = OwnCode(trainer_class, *others)
+        self._known_to_clear: dict[tuple[str, Next], bool] = {}
 
     @classmethod
     def of(cls, trainer_class: type) -> Liveness:
@@ -74,7 +84,7 @@ class Liveness:
             name, rest = match["name"], match["rest"]
             if self._is_dead_attribute(name, before):
                 return True
-            return bool(_GRADIENT.fullmatch(rest)) and self._clears_attribute(name, before)
+            return bool(_GRADIENT.fullmatch(rest)) and self._clears(name, before)
         return False
 
     def is_memo(self, path: str) -> bool:
@@ -84,6 +94,8 @@ class Liveness:
         ``cache of f`` names the cache of a function with `functools.lru_cache`.
         """
         path = _plain(path)
+        if self._function is not None and (match := _VARIABLE.fullmatch(path)):
+            return self._memos.is_variable(str(ast.literal_eval(match["key"])))
         if match := re.match(r"cache of ([\w.<>]+)$", path):
             return self._memos.is_cached(match[1].rpartition(".")[2])
         if match := re.match(r"default (\w+) of ([\w.<>]+)", path):
@@ -108,14 +120,144 @@ class Liveness:
             return None
         return name in self._names_read
 
+    def is_made_empty(self, path: str) -> bool:
+        """Return whether a path names an array that is made without contents, as `np.empty`."""
+        match = _VARIABLE.fullmatch(path) or _ATTRIBUTE.fullmatch(path)
+        if match is None or match["rest"]:
+            return False
+        name = match["name"] if "name" in match.groupdict() else ast.literal_eval(match["key"])
+        return name in self._made_empty
+
+    def is_unread(self, path: str) -> bool:
+        """Return whether a path names a part of an attribute that no code reads.
+
+        The attribute itself counts as read: to set an item, it must be there.
+        """
+        match = _ATTRIBUTE.fullmatch(_plain(path))
+        return match is not None and bool(match["rest"]) and match["name"] in self._unread
+
+    def is_in_order(self, path: str) -> bool:
+        """Return whether own code looks through the parts of a value in their order."""
+        names = _WORD.findall(path)
+        return bool(names) and names[-1] in self._in_order
+
+    def is_waited_for(self, path: str) -> bool:
+        """Return whether own code waits for an event: then it only joins threads."""
+        names = _WORD.findall(path)
+        return bool(names) and names[-1] in self._waited_for
+
+    @cached_property
+    def _waited_for(self) -> frozenset[str]:
+        calls = (node.func for node in self._own.nodes if isinstance(node, ast.Call))
+        return frozenset(
+            last_name(each.value) or ""
+            for each in calls
+            if isinstance(each, ast.Attribute) and each.attr == "wait"
+        )
+
+    @cached_property
+    def _in_order(self) -> frozenset[str]:
+        return names_in_order(self._own.trees)
+
+    @property
+    def decides_nothing(self) -> frozenset[str]:
+        """The attributes that no code reads, and times."""
+        return self._times | self._timings | self._unread
+
+    @cached_property
+    def timing_variables(self) -> frozenset[tuple[str, str]]:
+        """The variables with dicts and lists of times, by the function with the steps."""
+        return frozenset(
+            (function.__code__.co_qualname, name)
+            for function, loop in self._loops.items()
+            for name in timings_in(loop.function, self._by_name)
+        )
+
+    @cached_property
+    def _made_empty(self) -> frozenset[str]:
+        """The attributes and variables all of whose arrays are made without contents."""
+        made: set[str] = set()
+        others: set[str] = set()
+        for target, value in self._assignments:
+            is_empty = isinstance(value, ast.Call) and last_name(value.func) in _EMPTY
+            (made if is_empty else others).add(last_name(target))
+        return frozenset(made - others)
+
+    @property
+    def _assignments(self) -> Iterator[tuple[ast.expr, ast.expr]]:
+        for node in self._own.nodes:
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                        yield from zip(target.elts, node.value.elts, strict=False)
+                    else:
+                        yield target, node.value
+
+    @cached_property
+    def _unread(self) -> frozenset[str]:
+        """The attributes of a trainer that no code reads: it only sets them, and items of them."""
+        of_dasktune = {b.__module__ for b in self._class.__mro__ if not is_own(b)} - _BASES
+        if self._function is not None or not self._is_plain or of_dasktune - _READING_NOTHING:
+            return frozenset()
+        _ = self._written
+        if self._tracking.has_escaped:
+            return frozenset()
+        read = {str(n.value) for n in self._own.nodes if isinstance(n, ast.Constant)}
+        stored = {
+            id(node.value)
+            for node in self._own.nodes
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+        }
+        written: set[str] = set()
+        for node in self._own.nodes:
+            if isinstance(node, ast.Attribute):
+                is_read = isinstance(node.ctx, ast.Load) and id(node) not in stored
+                (read if is_read else written).add(node.attr)
+        defined = {name for base in self._class.__mro__ for name in vars(base)}
+        return frozenset(written - read - defined)
+
     def is_time(self, path: str) -> bool:
         """Return whether a path names an attribute that holds times, or a sum of them."""
-        return path.startswith("trainer.") and path.removeprefix("trainer.") in self._times
+        if path.startswith("trainer.") and path.removeprefix("trainer.") in self._times:
+            return True
+        match = _ATTRIBUTE.fullmatch(_plain(path))
+        is_part = match is not None and (match["rest"] or path.startswith("len("))
+        return bool(is_part) and match is not None and match["name"] in self._timings
 
     @cached_property
     def _times(self) -> frozenset[str]:
         definitions = map(self._own.definition, self._own.functions)
         return times_of(each for each in definitions if isinstance(each, ast.FunctionDef))
+
+    @cached_property
+    def _timings(self) -> frozenset[str]:
+        """The attributes with dicts and lists of times, which no other object may have."""
+        if self._function is not None or not self._is_plain:
+            return frozenset()
+        _ = self._written
+        if self._tracking.has_escaped:
+            return frozenset()
+        definitions = [*map(self._own.definition, self._own.functions)]
+        methods = [each for each in definitions if isinstance(each, ast.FunctionDef)]
+        seen = {id(node) for method in methods for node in ast.walk(method)}
+        read = {str(n.value) for n in self._own.nodes if isinstance(n, ast.Constant)}
+        for node in self._own.nodes:
+            if isinstance(node, ast.Attribute):
+                is_own_one = isinstance(node.value, ast.Name) and node.value.id == "self"
+                read |= set() if is_own_one and id(node) in seen else {node.attr}
+        defined = {name for base in self._class.__mro__ for name in vars(base)}
+        return timings_of(methods, self._by_name) - read - defined
+
+    @cached_property
+    def _by_name(self) -> Functions:
+        """The own functions by name; None for methods, and where two have the same name."""
+        functions: dict[str, ast.FunctionDef | None] = {}
+        at_top = {id(item) for tree in self._own.trees for item in tree.body}
+        for node in self._own.nodes:
+            if isinstance(node, ast.FunctionDef):
+                is_clear = id(node) in at_top and node.name not in functions
+                functions[node.name] = node if is_clear else None
+        return functions
 
     def cleared(self, before: Next) -> frozenset[str]:
         """Return the paths of objects whose gradients are removed before anything reads them.
@@ -203,6 +345,13 @@ class Liveness:
             for place in unused
             if place.startswith("grad .") and place.removeprefix("grad ") not in written
         )
+
+    def _clears(self, name: str, before: Next) -> bool:
+        """Return whether the gradients of an attribute are cleared; a module has one each."""
+        key = name, before
+        if key not in self._known_to_clear:
+            self._known_to_clear[key] = self._clears_attribute(name, before)
+        return self._known_to_clear[key]
 
     def _clears_attribute(self, name: str, before: Next) -> bool:
         if f".{name}" in self._written:

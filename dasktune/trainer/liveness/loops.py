@@ -119,6 +119,42 @@ def _variable(name: str, line: int | None, live: Live, certain: Live) -> Variabl
     return Variable(kind="carried", line=line, needs_empty_loop=name not in certain)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausePlace:
+    """The place at which a call pauses.
+
+    Parameters
+    ----------
+    function
+        The function that is called.
+    node
+        The loop, or the expression.
+    is_only
+        Whether the function can pause nowhere else, as far as its source shows it.
+    """
+
+    function: ast.FunctionDef | ast.AsyncFunctionDef
+    node: ast.For | ast.AsyncFor | ast.expr
+    is_only: bool
+
+
+def pause_of(code: CodeType, at: int, namespace: dict[str, Any]) -> PausePlace | None:
+    """Return the place of a call that pauses at an instruction; None if its source is unknown."""
+    function = Sources().definition(code, namespace)
+    if function is None or isinstance(function, ast.Lambda):
+        return None
+    nodes = [*own_nodes(function.body)]
+    node = next(iter(_paused_at(nodes, code, at)), None)
+    if not isinstance(node, (*_For, ast.expr)):
+        return None
+    steps = _Steps(("steps",), nodes)
+    # Inner functions may use the iterator of the steps, too.
+    is_known = not code.co_cellvars or (isinstance(node, _For) and steps.makes(node.iter))
+    return PausePlace(
+        function=function, node=node, is_only=is_known and steps.pauses(nodes) == [node]
+    )
+
+
 class _Steps:
     """Recognises the expressions from which a function gets its steps."""
 

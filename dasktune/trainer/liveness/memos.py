@@ -28,8 +28,21 @@ _IMPURE = frozenset(
 )
 """Names of functions whose result depends on more than their arguments."""
 
-_FREE = frozenset({"clone", "copy", "detach", "to", "numpy", "item", "tolist", "astype", "mean"})
+_FREE = frozenset(
+    {"clone", "copy", "detach", "to", "numpy", "item", "tolist", "astype", "mean", "sum", "min"}
+    | {"max", "std", "var", "abs", "flip", "float", "double", "long", "cpu", "cuda", "size", "dim"}
+)
 """Methods that leave a cached value as it is."""
+
+_ARRAYS = frozenset(
+    {"zeros", "ones", "full", "arange", "linspace", "eye", "tensor", "as_tensor", "array"}
+    | {"asarray", "from_numpy", "rand", "randn", "randint", "stack", "cat", "concatenate", "sin"}
+    | {"cos", "tanh", "exp", "sqrt", "abs"}
+)
+"""Functions of NumPy and torch that make arrays."""
+
+_SHAPING = frozenset({"reshape", "view", "flatten", "unsqueeze", "squeeze", "t", "prod"})
+"""Methods of arrays that give arrays, beside those that leave a value as it is."""
 
 _SPEAKING = frozenset({"print", "debug", "info", "warning"})
 """Functions whose effects decide no result."""
@@ -54,6 +67,7 @@ class Memos:
         self._known: dict[tuple[str, str, str], bool] = {}
         self._pure: dict[str, bool] = {}
         self._tested = ""
+        self._busy: set[str] = set()
 
     def is_attribute(self, name: str) -> bool:
         """Return whether all attributes of a name are memos, or pure cached properties."""
@@ -74,7 +88,10 @@ class Memos:
             {last_name(getattr(item, "func", item)) for item in node.decorator_list}
             for node in nodes
         ]
-        return bool(nodes) and all(kind & _CACHES for kind in kinds) and self._is_pure(name)
+        if not nodes or not all(kind & _CACHES for kind in kinds) or not self._is_pure(name):
+            return False
+        # What a caller changes in a part of the data would stay in the cache.
+        return not any(map(self._reads_arrays, nodes)) or self._results_stay(name, set())
 
     # --------------------------------------------------------------------- uses of a dict
 
@@ -117,7 +134,16 @@ class Memos:
         """Return whether a use stores an empty dict; None of a use that only reads."""
         if isinstance(getattr(use, "ctx", None), ast.Load):
             return None
-        match self._parents.get(use):
+        parent = self._parents.get(use)
+        above = None if parent is None else self._parents.get(parent)
+        match parent, above:
+            case ast.Tuple(elts=targets), ast.Assign(value=ast.Tuple(elts=values)):
+                is_plain = len(targets) == len(values) and not any(
+                    isinstance(each, ast.Starred) for each in (*targets, *values)
+                )
+                pairs = zip(targets, values, strict=False)
+                return is_plain and any(a is use and _is_empty_dict(b) for a, b in pairs)
+        match parent:
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
                 return _is_empty_dict(value)
             case ast.AnnAssign():
@@ -245,10 +271,8 @@ class Memos:
         known = _names_of_key(key)
         if isinstance(key, ast.Name):
             values = [*_values_of(function, key.id)]
-            if len(values) == 1 and (inner := _names_of_key(values[0])) is not None:
-                known = frozenset({key.id}) | inner
-        if known is None:
-            return False
+            if len(values) == 1:
+                known |= _names_of_key(values[0])
         owner = ast.unparse(use.value) if isinstance(use, ast.Attribute) else ""
         place, by = ast.unparse(use), ast.unparse(key)
         same = {f"{place}[{by}]", f"{place}.get({by})", f"{place}.get({by}, None)"}
@@ -317,6 +341,137 @@ class Memos:
                 if isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load):
                     return False
                 if isinstance(parent, ast.Attribute) and not self._leaves_alone(node):
+                    return False
+        return True
+
+    def is_array(self, name: str) -> bool:
+        """Return whether an attribute holds an array that only constructors make."""
+        if name in self._busy or not self.is_constant_attribute(name):
+            return False
+        self._busy.add(name)
+        stores = [
+            node
+            for node in self._own.nodes
+            if isinstance(node, ast.Attribute)
+            and node.attr == name
+            and not isinstance(node.ctx, ast.Load)
+        ]
+        made = [
+            node.value
+            for node in self._own.nodes
+            if isinstance(node, ast.Assign)
+            and len(node.targets) == 1
+            and isinstance(node.targets[0], ast.Attribute)
+            and node.targets[0].attr == name
+        ]
+        is_array = bool(made) and len(made) == len(stores) and all(map(self._makes_array, made))
+        self._busy.discard(name)
+        return is_array
+
+    def _makes_array(self, value: ast.expr) -> bool:
+        match value:
+            case ast.Subscript(value=inner) | ast.UnaryOp(operand=inner):
+                return self._makes_array(inner)
+            case ast.BinOp(left=left, right=right):
+                return self._makes_array(left) or self._makes_array(right)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                return self.is_array(name)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=name)) if module in (
+                "np",
+                "numpy",
+                "torch",
+            ):
+                scopes = [item.__globals__ for item in self._own.functions]
+                things = [scope[module] for scope in scopes if module in scope]
+                return name in _ARRAYS and all(
+                    getattr(thing, "__name__", "") in ("numpy", "torch") for thing in things
+                )
+            case ast.Call(func=ast.Attribute(value=inner, attr=name)):
+                return name in _FREE | _SHAPING | _ARRAYS and self._makes_array(inner)
+        return False
+
+    def _reads_arrays(self, function: ast.AST) -> bool:
+        names = (node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute))
+        return any(map(self.is_array, names))
+
+    def _results_stay(self, name: str, seen: set[str]) -> bool:
+        """Return whether no code changes what functions of a name return, as far as it goes."""
+        if name in seen:
+            return True
+        seen.add(name)
+        if name == "__getitem__":
+            items = [item for node in self._own.nodes for item in _items_bound_by(node)]
+            return all(self._stays(targets, node, seen) for targets, node in items)
+        for node in self._own.nodes:
+            if isinstance(node, ast.Call) and last_name(node.func) == name:
+                parent = self._parents.get(node)
+                match parent:
+                    case ast.Assign(targets=targets):
+                        if not self._stays(targets, node, seen):
+                            return False
+                    case ast.Return():
+                        function = self._function_around(node)
+                        if function is None or not self._results_stay(function.name, seen):
+                            return False
+                    case ast.BinOp() | ast.Compare():
+                        pass
+                    case _:
+                        return False
+        return True
+
+    def _stays(self, targets: list[ast.expr], at: ast.AST, seen: set[str]) -> bool:
+        """Return whether a function does not change what it has in variables, nor do others."""
+        function = self._function_around(at)
+        nodes = [item for target in targets for item in ast.walk(target)]
+        if function is None or any(isinstance(n, (ast.Attribute, ast.Subscript)) for n in nodes):
+            return False
+        names = {item.id for item in nodes if isinstance(item, ast.Name)}
+        return self._stays_in(function, names, seen)
+
+    def _stays_in(
+        self, function: ast.FunctionDef | ast.AsyncFunctionDef, names: set[str], seen: set[str]
+    ) -> bool:
+        inside = [*ast.walk(function)]
+        while more := {
+            item.id
+            for node in inside
+            if isinstance(node, ast.Assign) and _is_part_of(node.value, names)
+            for target in node.targets
+            for item in ast.walk(target)
+            if isinstance(item, ast.Name) and item.id not in names
+        }:
+            names |= more
+        for node in inside:
+            is_store = not isinstance(getattr(node, "ctx", None), (ast.Load, type(None)))
+            match node:
+                case ast.AugAssign(target=target) if _root(target) in names:
+                    return False
+                case ast.Attribute() | ast.Subscript() if is_store and _root(node) in names:
+                    return False
+                case ast.Call() if _changed_by(node) in names:
+                    return False
+                case ast.keyword(arg="out" | "inplace") | ast.Yield() | ast.YieldFrom():
+                    return False
+                case ast.Call(func=ast.Attribute(attr="append" | "extend" | "add"), args=[value]):
+                    if _is_part_of(value, names):
+                        return False
+                case ast.Call() if any(_is_part_of(part, names) for part in _given(node)):
+                    if not self._leave_alone(last_name(node.func), seen):
+                        return False
+                case ast.Return(value=ast.expr() as value) if _is_part_of(value, names):
+                    if not self._results_stay(function.name, seen):
+                        return False
+        return True
+
+    def _leave_alone(self, name: str, seen: set[str]) -> bool:
+        """Return whether own functions of a name, and modules, do not change what they get."""
+        for each in (name, "forward", "__call__"):
+            if f"{each}()" in seen:
+                continue
+            seen.add(f"{each}()")
+            for function in self._functions.get(each, []):
+                given = {item.arg for item in ast.walk(function.args) if isinstance(item, ast.arg)}
+                if not self._stays_in(function, given - {"self", "cls"}, seen):
                     return False
         return True
 
@@ -407,15 +562,35 @@ class _Look:
                 if not self._memos.is_pure(name):
                     return False
                 return all(map(self.depends_on_known, [*node.args, *node.keywords]))
-            case ast.Call() if not self._memos.is_pure_call(node, self._owner):
+            case ast.Call() if not (
+                self._memos.is_pure_call(node, self._owner) or self._is_of_array(node)
+            ):
                 return False
-            case ast.Subscript() if not self._memos.subscripts_are_pure:
+            case ast.Subscript() if not (
+                self._memos.subscripts_are_pure or self._is_of_array(node)
+            ):
                 return False
+            case ast.Lambda(args=given, body=body) if not given.defaults and not given.kw_defaults:
+                own = frozenset(i.arg for i in ast.walk(given) if isinstance(i, ast.arg))
+                known = self._known | own
+                inner = _Look(self._memos, self._function, known, self._owner, frozenset())
+                return inner.depends_on_known(body)
             case ast.Lambda() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 return False
             case ast.Yield() | ast.YieldFrom() | ast.Await():
                 return False
         return all(map(self.depends_on_known, ast.iter_child_nodes(node)))
+
+    def _is_of_array(self, node: ast.expr) -> bool:
+        """Return whether an expression is a part, copy or mean of an array in an attribute."""
+        match node:
+            case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in _FREE | _SHAPING:
+                return self._is_of_array(value)
+            case ast.Subscript(value=value):
+                return self._is_of_array(value)
+            case ast.Attribute(value=ast.Name(id=owner), attr=name):
+                return bool(owner) and owner == self._owner and self._memos.is_array(name)
+        return False
 
     def _is_known(self, name: str) -> bool:
         if name in self._known or name in self._seen:
@@ -427,6 +602,38 @@ class _Look:
             return self._memos.is_constant_global(name)
         self._seen.add(name)
         return all(map(self.depends_on_known, values))
+
+
+def _items_bound_by(node: ast.AST) -> Iterator[tuple[list[ast.expr], ast.AST]]:
+    """Yield the targets that get items, or what a loop over an object gives, and a node there."""
+    match node:
+        case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
+            calls = {last_name(n.func) for n in ast.walk(value) if isinstance(n, ast.Call)}
+            if not calls & {"parameters", "named_parameters", "range", "steps"}:
+                yield [target], target
+        case ast.Assign(targets=targets, value=ast.Subscript()):
+            yield targets, node
+        case ast.Assign(targets=targets, value=ast.Call(func=function)):
+            if last_name(function) == "next":
+                yield targets, node
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def _is_part_of(value: ast.expr, names: set[str]) -> bool:
+    """Return whether a value is one of these variables, a part of one, or holds one."""
+    match value:
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return any(_is_part_of(part, names) for part in parts)
+        case ast.Dict(values=parts):
+            return any(_is_part_of(part, names) for part in parts)
+        case ast.IfExp(body=first, orelse=other):
+            return _is_part_of(first, names) or _is_part_of(other, names)
+        case ast.Call(func=ast.Attribute(value=inner)):
+            return _is_part_of(inner, names)  # such as a view
+    return _root(value) in names
 
 
 def _makes(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
@@ -511,17 +718,14 @@ def _root(node: ast.AST) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _names_of_key(key: ast.expr) -> frozenset[str] | None:
-    """Return the names whose values a key tells apart, or None."""
+def _names_of_key(key: ast.expr) -> frozenset[str]:
+    """Return the names whose values a key tells apart."""
     match key:
         case ast.Name(id=name):
             return frozenset({name})
-        case ast.Constant():
-            return frozenset()
         case ast.Tuple(elts=parts):
-            names = [_names_of_key(part) for part in parts]
-            return frozenset().union(*(n for n in names if n)) if None not in names else None
-    return None
+            return frozenset().union(*map(_names_of_key, parts))
+    return frozenset()
 
 
 def _default_of(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:

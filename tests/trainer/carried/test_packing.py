@@ -16,6 +16,7 @@ def test_a_tensor_on_the_host_stays_there():
         Originals(NOTHING, lambda value: False),
         NOTHING,
         type_named=lambda name: None,
+        users_at=lambda address: [],
         is_on_cpu=False,
     )
     values = [torch.arange(6.0).reshape(2, 3).t(), np.zeros(2), (torch.ones(1), 3)]

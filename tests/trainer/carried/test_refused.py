@@ -104,6 +104,40 @@ def rows_of_the_state(run):
         row = run.state["table"][0]
 
 
+def windows_of_one_array(run):
+    windows = []
+    for step in run.steps():
+        if not windows:
+            table = np.arange(6.0) + step
+            windows = [table[:4], table[2:]]
+        windows[0] += 1
+        run.report(loss=windows[1].sum())
+
+
+def rows_beside_their_table(run):
+    table, rows = np.zeros(6), []
+    for step in run.steps():
+        if not rows:
+            table = np.arange(6.0) + step
+            rows = np.split(table, 2)
+        table += 1
+        run.report(loss=rows[1].sum())
+
+
+def rows_beside_their_tables_owner(run):
+    class Table:
+        def __init__(self):
+            self.values = np.zeros(6)
+
+    table, rows = Table(), []
+    run.keep_fixed(table)
+    for _ in run.steps():
+        if not rows:
+            rows = np.split(table.values, 2)
+        table.values += 1
+        run.report(loss=rows[1].sum())
+
+
 REFUSED = {
     queue_made_anew: (
         0,
@@ -121,14 +155,24 @@ REFUSED = {
     list_of_queues: (
         4,
         StateError,
-        "the variable 'queues' has changed since the loop began and holds a Queue, which cannot",
+        "the variable 'queues' has changed since the loop began and holds a Queue at queues[0], "
+        "which cannot be saved",
     ),
     function_that_changes: (4, StateError, "is a function, which cannot be saved"),
     best_weights_without_copies: (
         1,
         ConfigurationError,
-        "and holds what uses the memory of the tracked model, and changes with it: keep each of "
-        "them.detach().clone()",
+        "and holds what uses the memory of the tracked model, and changes with it: keep copies: "
+        "x.detach().clone() for each of them",
+    ),
+    **dict.fromkeys(
+        (windows_of_one_array, rows_beside_their_table, rows_beside_their_tables_owner),
+        (
+            1,
+            ConfigurationError,
+            "holds what uses the memory of another variable: keep copies: x.copy() for each of "
+            "them",
+        ),
     ),
     rows_of_the_state: (
         1,

@@ -73,6 +73,25 @@ def early_stopping(run):
         run.report(loss=loss, bad=bad, stopped=stopped)
 
 
+def batches_of_one_order(run):
+    order, mean = [], 0.0
+    for step in run.steps():
+        if not order:
+            order = list(torch.arange(20.0).mul(1 + step).sin().split(5))
+        batch = order.pop()
+        batch += 1
+        mean += float(batch.mean())
+        run.report(mean=mean, left=len(order))
+
+
+def halves_of_one_array(run):
+    low, high = np.zeros(4), np.zeros(4)
+    for step in run.steps():
+        low += high.sum() + noise(step)
+        low, high = np.split(np.concatenate([high, low]), 2)
+        run.report(low=low.sum(), high=high.sum())
+
+
 def average_made_when_needed(run):
     for step in run.steps():
         if step == 4:
@@ -516,6 +535,8 @@ def arrays_of_other_types(run):
 FUNCTIONS = [
     best_by_min,
     early_stopping,
+    batches_of_one_order,
+    halves_of_one_array,
     average_made_when_needed,
     average_by_name_error,
     average_by_locals,

@@ -19,6 +19,7 @@ from dasktune.trainer.check_resume.check import CheckLimit, check_resume
 from dasktune.trainer.check_resume.new_process import run_in_new_process
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.torch import TorchTrainer
+from tests.forgetful import Slot, Tally
 from tests.forked import run_forked
 
 HP = {"lr": MultiStep(0.1, [4], 0.5), "batch_size": 8}
@@ -227,11 +228,12 @@ def test_file_systems_may_differ_between_processes():
 
 
 class ForgottenGenerator(Descent):
-    def state_dict(self):
-        return {name: part for name, part in super().state_dict().items() if name != "rng"}
+    def build(self, hp):
+        super().build(hp)
+        self.judge = Slot(np.random.default_rng(self.seed + 1))
 
-    def load_state_dict(self, state):
-        super().load_state_dict({**state, "rng": self.rng.bit_generator.state})
+    def noise(self):
+        return self.judge.value.normal(size=3)
 
 
 class GlobalNumpy(Descent):
@@ -253,11 +255,37 @@ class GlobalPython(Descent):
 
 
 class ForgottenMomentum(Descent):
-    def load_state_dict(self, state):
-        super().load_state_dict({**state, "momentum": np.zeros(3)})
+    """Keeps in a slot a second momentum, which its state lacks."""
+
+    def build(self, hp):
+        super().build(hp)
+        self.second = Slot(np.zeros(3))
+
+    def noise(self):
+        self.second.value = 0.9 * self.second.value + super().noise()
+        return self.second.value
+
+
+class PlainMomentum(Descent):
+    """Forgets its second momentum, which is kept beside its state."""
+
+    def build(self, hp):
+        super().build(hp)
+        self.second = np.zeros(3)
+
+    def noise(self):
+        self.second = 0.9 * self.second + super().noise()
+        return self.second
+
+
+class PlainGenerator(Descent):
+    """Forgets its generator, which is kept beside its state."""
 
     def state_dict(self):
-        return {name: part for name, part in super().state_dict().items() if name != "momentum"}
+        return {name: part for name, part in super().state_dict().items() if name != "rng"}
+
+    def load_state_dict(self, state):
+        super().load_state_dict({**state, "rng": self.rng.bit_generator.state})
 
 
 class ForgottenOptimizer(ByHand):
@@ -278,7 +306,7 @@ class RestartedEpoch(Descent):
         )
 
 
-STEPS_SEEN = 0
+STEPS_SEEN = Tally(0)
 
 
 class HiddenGlobal(Descent):
@@ -299,7 +327,7 @@ class NoBuffers(ByHand):
 
 
 class HiddenClassAttribute(Descent):
-    calls = [0]  # noqa: RUF012
+    calls = [Tally(0)]  # noqa: RUF012
 
     def noise(self):
         self.calls[0] += 1
@@ -328,14 +356,13 @@ class WrongLoading(Descent):
 @pytest.mark.parametrize(
     ("trainer_class", "path"),
     [
-        (ForgottenGenerator, "trainer.rng"),
+        (ForgottenGenerator, "trainer.judge.value"),
         (GlobalNumpy, "NumPy's global random generator"),
         (GlobalPython, "Python's global random generator"),
-        (ForgottenMomentum, "trainer.momentum"),
+        (ForgottenMomentum, "trainer.second.value"),
         (ForgottenOptimizer, "trainer.optimizer['state'][0]['momentum_buffer']"),
         (HiddenGlobal, "global STEPS_SEEN"),
         (HiddenClassAttribute, "HiddenClassAttribute.calls[0]"),
-        (NoBuffers, "trainer.model['1.running_mean']"),
         (WrongLoading, "trainer.weights"),
         (LeftInEvalMode, "trainer.model.training"),
     ],
@@ -344,6 +371,12 @@ def test_forgotten_state_is_named_first(trainer_class, path):
     report = check(trainer_class)
     assert not report.ok
     assert report.differences[0].path == path, str(report)
+
+
+@pytest.mark.parametrize("trainer_class", [PlainMomentum, PlainGenerator, NoBuffers])
+def test_a_forgotten_plain_part_is_kept_beside_the_state(trainer_class):
+    assert check(trainer_class).ok
+    assert check(trainer_class, split=None, total=None).ok
 
 
 def test_a_sampler_that_restarts_its_epoch_is_named():
@@ -365,7 +398,7 @@ class EveryEighth(Descent):
 
     def build(self, hp):
         super().build(hp)
-        self.count = 0
+        self.count = Tally(0)
 
     def train(self):
         super().train()
@@ -463,7 +496,7 @@ def test_only_the_first_resumption_that_differs_is_shown():
     steps = [each.reason for each in report.differences if "after step" in each.reason]
     assert steps
     assert all(f"after step {first + 1}" in reason for reason in steps), str(report)
-    assert [each.path for each in report.differences].count("trainer.momentum") == 1
+    assert [each.path for each in report.differences].count("trainer.second.value") == 1
 
 
 class Without(Accumulating):
@@ -655,8 +688,27 @@ def test_traces_of_evaluate_are_named(trainer_class, path, reason):
     assert report.differences[0].reason.startswith(reason)
 
 
-def test_trace_outside_the_state_is_named():
-    report = check(HiddenTrace)
+class CountedTrace(HiddenTrace):
+    """Evaluation counts itself, and the next step depends on the count."""
+
+    def evaluate(self):
+        self.evaluations += 1
+        return Descent.evaluate(self)
+
+
+class UnkeptTrace(HiddenTrace):
+    """The same with a number that is not kept beside the state."""
+
+    evaluations = Tally(0)
+
+    def evaluate(self):
+        self.evaluations = Tally(1)
+        return Descent.evaluate(self)
+
+
+@pytest.mark.parametrize("trainer_class", [HiddenTrace, CountedTrace, UnkeptTrace])
+def test_trace_outside_the_state_is_named(trainer_class):
+    report = check(trainer_class)
     assert not report.ok
     assert "trainer.evaluations" in [difference.path for difference in report.differences]
 

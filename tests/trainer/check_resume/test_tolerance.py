@@ -18,6 +18,7 @@ import torch
 from dasktune.trainer.base import Trainer
 from dasktune.trainer.check_resume.check import ResumeReport, check_resume
 from dasktune.trainer.check_resume.new_process import run_in_new_process
+from tests.forgetful import Amount, Slot, Tally
 from tests.forked import run_forked
 
 pytestmark = pytest.mark.process
@@ -61,7 +62,7 @@ class LateCounter(Rounding):
 
     def build(self, hp: Mapping[str, Any]) -> None:
         super().build(hp)
-        self.calls = 0
+        self.calls = Tally(0)
 
     def noise(self) -> float:
         self.calls += 1
@@ -69,21 +70,21 @@ class LateCounter(Rounding):
 
 
 class LateAverage(LateCounter):
-    """Forgets an average of its weights that matters at every 16th step."""
+    """Forgets an average of its first weight that matters at every 16th step."""
 
     def build(self, hp: Mapping[str, Any]) -> None:
         super().build(hp)
-        self.average = np.zeros(3)
+        self.average = Amount(0)
 
     def noise(self) -> float:
-        self.average = 0.9 * self.average + 0.1 * self.weights
-        return super().noise() * float(self.average[0])
+        self.average = Amount(0.9 * self.average + 0.1 * self.weights[0])
+        return super().noise() * float(self.average)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"weights": self.weights, "calls": self.calls}
+        return {"weights": self.weights, "calls": int(self.calls)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.weights, self.calls = state["weights"], state["calls"]
+        self.weights, self.calls = state["weights"], Tally(state["calls"])
 
 
 class ForgottenGenerator(Rounding):
@@ -91,10 +92,10 @@ class ForgottenGenerator(Rounding):
 
     def build(self, hp: Mapping[str, Any]) -> None:
         super().build(hp)
-        self.generator = np.random.default_rng(self.seed)
+        self.generator = Slot(np.random.default_rng(self.seed))
 
     def noise(self) -> float:
-        return float(self.generator.normal())
+        return float(self.generator.value.normal())
 
 
 class Coarse(Rounding):
@@ -141,7 +142,7 @@ def test_forgotten_part_without_an_effect_is_named(trainer_class: type, path: st
 
 def test_cause_is_named_before_its_effect() -> None:
     paths = [difference.path for difference in checked(ForgottenGenerator).differences]
-    assert paths.index("trainer.generator") < paths.index("metrics after step 3['loss']")
+    assert paths.index("trainer.generator.value") < paths.index("metrics after step 3['loss']")
 
 
 def test_rounding_beyond_the_tolerance_is_no_wrong_resume() -> None:

@@ -1,3 +1,4 @@
+import copy
 import importlib.util
 import subprocess
 import sys
@@ -363,3 +364,24 @@ def test_names_of_harmless_parts_do_not_count() -> None:
     made = digest(as_trainer(train))
     train.harmless_differences = ("trainer.variables['log']",)  # type: ignore[attr-defined]
     assert digest(as_trainer(train)) == made
+
+
+class Table:
+    def __init__(self):
+        self.rows = [1, 2]
+
+
+TABLE = Table()
+
+
+class Looking(Adding):
+    def train(self):
+        super().train()
+        self.row = TABLE.rows[0]
+
+
+def test_copying_an_object_is_no_change_of_its_class():
+    before = fingerprint(Looking, {}).digest
+    copy.copy(TABLE)  # which Python notes in the class
+    assert "__slotnames__" in vars(Table)
+    assert fingerprint(Looking, {}).digest == before

@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import queue
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -23,12 +24,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dasktune as dt
-from dasktune.errors import ResumeError
+from dasktune.errors import ResumeError, TrainerError
 from dasktune.storage.codec import decode, encode
 from dasktune.trainer.lifecycle import TrainerRun
-from dasktune.trainer.proof import proof as proofs
+from dasktune.trainer.proof import arrays
 from dasktune.trainer.proof.proof import packed, unpacked
 from dasktune.trainer.proof.remedies import Proving
+from tests.forgetful import Amount, Tally
 
 
 class Holding(dt.Trainer):
@@ -57,16 +59,25 @@ class Holding(dt.Trainer):
         self.x = state["x"]
 
 
-def resumed(trainer_class: type, steps: int = 2) -> TrainerRun:
-    """Train, save and load in a new trainer, which compares."""
+def trained(trainer_class: type, steps: int = 2) -> TrainerRun:
     run = TrainerRun.start(trainer_class, {}, config={}, seed=0, proving=Proving())
     for _ in range(steps):
         run.advance({})
+    return run
+
+
+def resumed(trainer_class: type) -> TrainerRun:
+    """Train, save and load in a new trainer, which compares."""
+    return resumed_from(trained(trainer_class))
+
+
+def resumed_from(run: TrainerRun) -> TrainerRun:
+    """Save, and load in a new trainer, which compares."""
     state = run.state()
     snapshot, proof = encode(state), unpacked(packed(run.proof(state)))
     return TrainerRun.resume(
-        trainer_class,
-        step=steps,
+        type(run.trainer),
+        step=run.step,
         first_values={},
         last_values={},
         state=decode(snapshot.document, snapshot.data),
@@ -138,35 +149,71 @@ def seeded(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
+class SlottedGenerator:
+    """A random generator in a slot."""
+
+    __slots__ = ("rng",)
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(1)
+
+
+def sampler() -> Any:
+    made: Any = torch.utils.data.SequentialSampler([1, 2])
+    made.epoch = 0
+    return made
+
+
 FORGOTTEN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "int": (lambda: 0, lambda n: n + 1),
+    "own number": (lambda: Tally(0), lambda n: n + 1),
+    "list of own numbers": (lambda: [Amount(0)], lambda part: part.append(Amount(1))),
     "closure": (counter, lambda following: following() is None),
     "partial": (
         lambda: functools.partial(list.append, []),
         lambda append: append(1),
     ),
-    "method": (lambda: Box().add, lambda add: add()),
+    "method": (lambda: Slotted().add, lambda add: add()),
     "slots": (Slotted, lambda box: box.add()),
     "generator": (generator, lambda numbers: next(numbers) is None),
-    "iterator": (lambda: iter([1, 2, 3]), lambda numbers: next(numbers) is None),
+    "zip": (lambda: zip([1, 2, 3], "abc", strict=True), lambda pairs: next(pairs) is None),
     "cycle": (lambda: itertools.cycle([1, 2, 3]), lambda numbers: next(numbers) is None),
-    "bytearray": (lambda: bytearray(3), lambda part: part.append(1)),
-    "array": (lambda: array.array("d", [0.0]), lambda part: part.append(1.0)),
     "decimal": (lambda: Decimal(0), lambda part: part + 1),
     "date": (lambda: datetime.date(2020, 1, 1), lambda day: day + datetime.timedelta(1)),
     "queue": (queue.Queue, lambda part: part.put(1)),
+    "objects": (lambda: np.array([1, "a"], object), lambda part: part.__setitem__(0, 5)),
+    "seeds": (lambda: np.random.SeedSequence(1), lambda part: part.spawn(1) is None),
+    "slotted rng": (SlottedGenerator, lambda part: part.rng.random() is None),
+    "large array": (lambda: np.zeros(20_000), lambda part: part + 1),
+    "library's number": (sampler, lambda part: setattr(part, "epoch", part.epoch + 1)),
+    "hook": (hooked, lambda module: module(torch.zeros(1)) is None),
+    "environment": (lambda: None, lambda _: os.environ.__setitem__("TOY_STEP", "1")),
+}
+
+PLAIN: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "int": (lambda: 0, lambda n: n + 1),
+    "iterator": (lambda: iter([1, 2, 3]), lambda numbers: next(numbers) is None),
+    "method": (lambda: Box().add, lambda add: add()),
+    "bytearray": (lambda: bytearray(3), lambda part: part.append(1)),
+    "array": (lambda: array.array("d", [0.0]), lambda part: part.append(1.0)),
     "deque": (deque, lambda part: part.append(1)),
     "counter": (Counter, lambda part: part.update("a")),
     "set": (lambda: {"a"}, lambda part: part.add("b")),
-    "objects": (lambda: np.array([1, "a"], object), lambda part: part.__setitem__(0, 5)),
-    "seeds": (lambda: np.random.SeedSequence(1), lambda part: part.spawn(1) is None),
     "spawned": (lambda: np.random.default_rng(1), lambda part: part.spawn(1) is None),
     "rng": (lambda: np.random.default_rng(1), lambda part: part.random() is None),
     "module's number": (lambda: seeded(dropout()), set_p),
-    "hook": (hooked, lambda module: module(torch.zeros(1)) is None),
     "tensor": (lambda: torch.zeros(3), lambda part: part + 1),
-    "environment": (lambda: None, lambda _: os.environ.__setitem__("TOY_STEP", "1")),
 }
+"""Parts whose values a proof keeps."""
+
+READ: dict[str, Callable[[Any], Any]] = {
+    "iterator": list,
+    "method": lambda add: add.__self__.n,
+    "spawned": lambda part: part.spawn(1)[0].random(),
+    "rng": lambda part: part.random(),
+    "module's number": lambda module: module[1].p,
+    "tensor": torch.Tensor.tolist,
+}
+"""Functions that return the value of a part which has no usual equality."""
 
 
 @pytest.fixture(autouse=True)
@@ -181,6 +228,15 @@ def test_a_forgotten_part_is_named(kind: str) -> None:
     assert raised.value.paths[0].startswith(("trainer.part", "variable ", "len(trainer"))
 
 
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_forgotten_plain_part_is_set(kind: str) -> None:
+    run = trained(holding(*PLAIN[kind]))
+    read = READ.get(kind, lambda part: part)
+    part = resumed_from(run).trainer.part
+    assert type(part) is type(run.trainer.part)
+    assert read(part) == read(run.trainer.part)
+
+
 def test_a_variable_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     run = TrainerRun.start(
         holding(*FORGOTTEN["environment"]), {}, config={}, seed=0, proving=Proving()
@@ -189,9 +245,9 @@ def test_a_variable_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch)
     assert run.proof(run.state())["os.environ['TOY_STEP']"] == "~str '1'"
 
 
-@pytest.mark.parametrize("kind", FORGOTTEN)
+@pytest.mark.parametrize("kind", [*FORGOTTEN, *PLAIN])
 def test_a_part_that_does_not_change_is_no_difference(kind: str) -> None:
-    make, _ = FORGOTTEN[kind]
+    make, _ = {**FORGOTTEN, **PLAIN}[kind]
     assert resumed(holding(make, lambda part: None)).step == 2
 
 
@@ -216,10 +272,18 @@ def test_a_part_of_the_process_is_no_difference(kind: str) -> None:
 
 def test_a_build_that_draws_without_a_seed_is_named() -> None:
     def draw() -> float:
-        return float(np.random.default_rng().random())
+        return Amount(np.random.default_rng().random())
 
     with pytest.raises(ResumeError, match="each build gives another one"):
         resumed(holding(draw, lambda _: None))
+
+
+def test_a_number_that_build_draws_without_a_seed_is_set() -> None:
+    def draw() -> float:
+        return float(np.random.default_rng().random())
+
+    run = trained(holding(draw, lambda _: None))
+    assert resumed_from(run).trainer.part == run.trainer.part
 
 
 class Saved(Holding):
@@ -266,29 +330,29 @@ def test_modules_that_were_made_one_after_the_other_are_all_seen() -> None:
 
 
 def test_a_large_array_that_stays_is_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proofs, "_LARGE", 1000)
+    monkeypatch.setattr(arrays, "LARGE", 1000)
     read: list[int] = []
-    digest_of = proofs.digest_of
+    digest_of = arrays.digest_of
     monkeypatch.setattr(
-        proofs, "digest_of", lambda content: read.append(len(content)) or digest_of(content)
+        arrays, "digest_of", lambda content: read.append(len(content)) or digest_of(content)
     )
     values = np.arange(1000.0)
-    first = proofs.text_of_any(values)
+    first = arrays.text_of_any(values)
     assert sum(read) >= values.nbytes
     read.clear()
-    assert proofs.text_of_any(values) == first
+    assert arrays.text_of_any(values) == first
     assert sum(read) == 1000
     values += 1
-    assert proofs.text_of_any(values) != first
+    assert arrays.text_of_any(values) != first
 
 
 def test_a_large_array_that_a_state_may_copy_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proofs, "_LARGE", 1000)
+    monkeypatch.setattr(arrays, "LARGE", 1000)
     values = np.arange(1000.0)
-    first = proofs.text_of_any(values)
+    first = arrays.text_of_any(values)
     values[0] = 5  # the chunk of the next look is another one
-    assert proofs.text_of_any(values) == first
-    assert proofs.text_of_any(values, is_copied=True) != first
+    assert arrays.text_of_any(values) == first
+    assert arrays.text_of_large(values, is_copied=True) != first
 
 
 @given(st.dictionaries(st.text(), st.text()))
@@ -300,3 +364,73 @@ def test_a_packed_proof_is_unpacked_as_it_was(texts: dict[str, str]) -> None:
 def test_a_proof_that_cannot_be_read_raises(text: str) -> None:
     with pytest.raises(ValueError, match="the proof"):
         unpacked(text)
+
+
+def test_a_proof_imports_no_module_that_the_code_does_not() -> None:
+    # Whoever can write to a store must not choose what workers import.
+    run = trained(Holding)
+    state = run.state()
+    proof = {**run.proof(state), "module antigravity": "~str 'imported'"}
+    with pytest.raises(ResumeError, match="module antigravity: is missing"):
+        TrainerRun.resume(
+            Holding,
+            step=run.step,
+            first_values={},
+            last_values={},
+            state=state,
+            config={},
+            seed=0,
+            proving=Proving(proof=proof),
+        )
+    assert "antigravity" not in sys.modules
+
+
+class Rounding(Holding):
+    """Rounds itself where its state is taken."""
+
+    def state_dict(self) -> dict[str, Any]:
+        self.x = round(self.x * 1.01, 3)
+        return {"x": self.x}
+
+
+class Counting(Holding):
+    """Counts its states for a log."""
+
+    saves = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        self.saves += 1
+        return {"x": self.x}
+
+
+def test_a_state_that_changes_its_trainer_is_refused_by_name() -> None:
+    run = trained(Rounding)
+    with pytest.raises(TrainerError, match=r"state_dict changes trainer\.x, which is 2\.02 after"):
+        run.state()
+    assert trained(Counting).state() == {"x": 2.0}, "only state_dict reads its count"
+
+
+class LateLogger(Holding):
+    """Gets a logger in its steps, in each process for the first time."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        logging.root.manager.loggerDict.pop("late logger", None)
+
+    def train(self) -> None:
+        super().train()
+        logging.getLogger("late logger").debug("one step more")
+
+
+class LateLevel(LateLogger):
+    """Sets the level of its logger, too."""
+
+    def train(self) -> None:
+        super().train()
+        logging.getLogger("late logger").setLevel(logging.ERROR)
+
+
+def test_a_logger_that_the_code_gets_late_is_no_difference() -> None:
+    assert resumed(LateLogger).evaluate() == {"loss": 3.0}
+    with pytest.raises(ResumeError, match="level of the logger late logger"):
+        resumed(LateLevel)

@@ -595,6 +595,42 @@ class StateFromState(Slope):
         self.decay = 0.99**self.steps
 
 
+def while_around(run: Any) -> None:
+    """Epochs of four steps each, counted by a `while` loop around"""
+    steps, weight, epoch = iter(run.steps()), 1.0, 0
+    while epoch < 1000:
+        for step in steps:
+            weight -= run["lr"] * (weight - target(step) / (epoch + 1))
+            run.report(loss=weight)
+            if step % 4 == 3:
+                break
+        epoch += 1
+
+
+def attempts_around(run: Any) -> None:
+    """A `for` loop over attempts, of which the first one always goes well"""
+    steps, weight = iter(run.steps()), 1.0
+    for attempt in range(3):
+        try:
+            for step in steps:
+                weight -= run["lr"] * (weight - target(step + attempt))
+                run.report(loss=weight)
+        except MemoryError:
+            continue
+
+
+def batches_around(run: Any) -> None:
+    """A `for` loop over batches of a tracked loader, each of which takes one step"""
+    loader = run.loader(np.arange(20.0), batch_size=4)
+    steps, weight = iter(run.steps()), 1.0
+    while True:
+        for batch in loader:
+            for _ in steps:
+                weight -= run["lr"] * (weight - float(np.sum(batch)))
+                run.report(loss=weight)
+                break
+
+
 KINDS = (
     correct(Timed),
     correct(Stamped),
@@ -636,4 +672,7 @@ KINDS = (
     correct(PassingError),
     correct(BestForLog),
     correct(StateFromState),
+    correct(while_around),
+    correct(attempts_around),
+    correct(batches_around),
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import logging
 import math
 import time
 from collections import deque
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,43 @@ class ClearedGradients(Net):
         self.loss().backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
+
+
+class BareNet(Slope):
+    """A network in a trainer that saves no gradients"""
+
+    def begin(self) -> None:
+        self.inputs, self.goals = samples()
+        torch.manual_seed(self.seed)
+        self.model = network()
+        self.sgd = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def train(self) -> None:
+        self.steps += 1
+        self.sgd.zero_grad()
+        (self.lr * nn.functional.mse_loss(self.model(self.inputs), self.goals)).backward()
+        self.sgd.step()
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": nn.functional.mse_loss(self.model(self.inputs), self.goals).item()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.steps = state["steps"]
+
+
+class ReturnedGradient(BareNet):
+    """A gradient that `torch.autograd.grad` returns, before `zero_grad` of the base class"""
+
+    def train(self) -> None:
+        x = self.inputs[self.steps % 8].clone().requires_grad_()
+        (slope,) = torch.autograd.grad(x.sum().tanh(), x)
+        with torch.no_grad():
+            self.model[0].bias += 0.01 * slope.sum()
+        super().train()
 
 
 class HandleOfHook(Net):
@@ -205,6 +244,28 @@ class CachingDataset(Slope):
         return sum(float(x.mean() * self.weight) for x, _ in self.batches) / 10
 
 
+class Samples:
+    """Samples of data that an attribute holds, each copied once."""
+
+    def __init__(self) -> None:
+        self.numbers = torch.linspace(-1, 1, 40).sin()
+
+    @cache  # noqa: B019
+    def sample(self, index: int) -> torch.Tensor:
+        return self.numbers[index].clone()
+
+
+class CachedSamples(Slope):
+    """A method with a cache that reads data which never change"""
+
+    def begin(self) -> None:
+        self.data = Samples()
+
+    def push(self) -> float:
+        value = self.data.sample(self.steps % 40)
+        return 0.1 * value.item()
+
+
 class ForkedWorkers(Net):
     """A `DataLoader` with a worker process, an epoch in two of 100 steps"""
 
@@ -320,6 +381,42 @@ class Averager:
         self.total, self.count = state["total"], state["count"]
 
 
+def ordered_function(run: Any) -> None:
+    """A function that splits an order of its data into the batches of several steps"""
+    data, weight = samples()[0].flatten(), 1.0
+    torch.manual_seed(0)
+    batches: list[torch.Tensor] = []
+    for step in run.steps():
+        if not batches:
+            batches = list(torch.randperm(len(data)).split(5))
+        picked = data[batches.pop()]
+        weight -= run["lr"] * (weight - float(picked.mean()) - target(step))
+        run.report(loss=weight**2)
+
+
+@contextlib.contextmanager
+def timed(times: dict[str, float], name: str) -> Iterator[None]:
+    begun = time.monotonic()
+    try:
+        yield
+    finally:
+        times[name] = times.get(name, 0.0) + time.monotonic() - begun
+
+
+def timings_function(run: Any) -> None:
+    """A function with the times of its parts in a dict and a list"""
+    times, laps, weight = {"step": 0.0}, [], 1.0
+    parts: dict[str, float] = {}
+    for step in run.steps():
+        begun = time.perf_counter()
+        with timed(parts, "weight"):
+            weight -= run["lr"] * (weight - target(step))
+        times["step"] += time.perf_counter() - begun
+        laps.append(time.perf_counter() - begun)
+        logging.getLogger("resume kinds").debug("%s, %s, %s", times, sum(laps), parts)
+        run.report(loss=weight**2)
+
+
 def timed_function(run: Any) -> None:
     """A function: times, a progress bar and the last loss in variables"""
     run.state["weight"], started, last = 1.0, time.time(), None
@@ -421,6 +518,7 @@ class TorchLoaderInStep(Net):
 
 KINDS = (
     correct(ClearedGradients),
+    correct(ReturnedGradient),
     correct(HandleOfHook),
     correct(RotaryBuffer),
     correct(RotaryCache),
@@ -429,6 +527,7 @@ KINDS = (
     correct(AverageInState),
     correct(CopiedAverage),
     correct(CachingDataset),
+    correct(CachedSamples),
     correct(ForkedWorkers),
     correct(StopIterationLoop),
     correct(FrozenTeacher),
@@ -436,7 +535,9 @@ KINDS = (
     correct(SparseFeatures),
     correct(SparseGraph),
     correct(OwnStateDict),
+    correct(ordered_function),
     correct(timed_function),
+    correct(timings_function),
     correct(scratch_function),
     correct(cached_function),
     correct(iterating_function),

@@ -235,6 +235,8 @@ def first_named(message: str) -> str:
     if message.startswith("Traceback"):
         lines = lines[_last_raised(lines) :]
     listed = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+    if lines and lines[0].endswith(":"):
+        lines = lines[1:]
     return (listed or lines or [""])[0]
 
 

@@ -291,6 +291,44 @@ def returning(run: Any) -> None:
             return
 
 
+def two_phases(run: Any) -> None:
+    """Two loops over one iterator of the steps: the second goes on where the first broke off"""
+    steps, weight, pushes = iter(run.steps()), 1.0, 0.0
+    for step in steps:
+        weight -= run["lr"] * (weight - target(step))
+        run.report(loss=weight)
+        if step == LATE:
+            break
+    for step in steps:
+        pushes = 0.9 * pushes + weight - target(step)
+        weight -= 0.1 * run["lr"] * pushes
+        run.report(loss=weight)
+
+
+def phases_of_a_list(run: Any) -> None:
+    """A `for` loop over phases, each of which takes ten steps from one iterator"""
+    steps, weight = iter(run.steps()), 1.0
+    for scale in (1.0, 0.3, 0.9, 0.1, 0.7, 0.2, 0.8, 0.4, 0.6, 0.5):
+        for step in steps:
+            weight -= run["lr"] * (weight - scale * target(step))
+            run.report(loss=weight)
+            if step % 10 == 9:
+                break
+    for _ in steps:
+        run.report(loss=weight)
+
+
+def epochs_of_steps(run: Any) -> None:
+    """Epochs of four steps each, counted by a `for` loop around"""
+    steps, weight = iter(run.steps()), 1.0
+    for epoch in range(1000):
+        for step in steps:
+            weight -= run["lr"] * (weight - target(step) / (epoch + 1))
+            run.report(loss=weight)
+            if step % 4 == 3:
+                break
+
+
 KINDS = (
     refused(untracked_generator, "noise"),
     refused(untracked_optimizer, "optimizer"),
@@ -311,4 +349,7 @@ KINDS = (
     named(generator_in_dict, "drawn_late"),
     stopped(breaking, "loop"),
     stopped(returning, "loop"),
+    named(two_phases, "in the loop at line"),
+    named(phases_of_a_list, "scale"),
+    named(epochs_of_steps, "epoch"),
 )
