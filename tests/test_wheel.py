@@ -128,7 +128,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
         "dashboard.css",
         "main.js",
         "prior_fitted.npz",
-        "r0001_baseline.py",
+        "r0012_baseline.py",
     ):
         assert any(name.endswith(f"/{needed}") for name in names), needed
     assert described.endswith((ROOT / "README.md").read_text())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final
 
 from dasktune.algos.rung import Rung
 from dasktune.algos.rungs import rungs
-from dasktune.algos.sampled import CHANGED_RULE, Budget, Options, SampledTuner
+from dasktune.algos.sampled import Budget, Options, SampledTuner
 from dasktune.algos.state import Readers
 from dasktune.sequences.values import Arguments
 from dasktune.space.define_by_run import AnySpace, Definition
@@ -27,8 +27,7 @@ FURTHEST: Final = 2**30
 """The step that no trial is trained beyond where only a budget of time is given."""
 
 WHOLE_GRID: Final = "the last from which halving a whole grid stays within the budget"
-"""The rule for the first rung of few configurations, as identities name it. Logs without it began
-as with many configurations."""
+"""The rule for the first rung of few configurations, as identities name it."""
 
 SECONDS: Final = {"worker-seconds": 1, "worker-minutes": 60, "worker-hours": 3600}
 """Seconds of each unit of a budget of time."""
@@ -41,7 +40,7 @@ class AutoOptions(Options):
     steps: Step | None
     worker_seconds: float | None
     eta: int
-    first: str | None = field(default=WHOLE_GRID, metadata=CHANGED_RULE)
+    first: str = WHOLE_GRID
 
     @property
     def budget(self) -> float:
@@ -179,8 +178,6 @@ class Auto(SampledTuner):
         last = self.top
         enough = (level for level in range(last) if self.steps[level] * cost * PARTS >= 1)
         first = next(enough, last)
-        if self.options.first is None:
-            return first
         # Halving costs about as much at each rung as at the first.
         halved = (
             level

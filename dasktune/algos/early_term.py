@@ -12,8 +12,7 @@ from dasktune.algos.curves.curve import Prediction, Predictor, Question
 from dasktune.algos.curves.named import checked_predictor
 from dasktune.algos.curves.observed import ObservedCurves, checked_rate
 from dasktune.algos.sampled import (
-    ADDED_LATER,
-    CHANGED_RULE,
+    IF_SET,
     Budget,
     IndependentTrials,
     Options,
@@ -37,9 +36,9 @@ class EarlyTermOptions(Options):
     delta: float
     bounds: Sides | None
     predictor: Predictor
-    rate: str | None = field(default=None, metadata=ADDED_LATER)
-    beyond: str | None = field(default=None, metadata=CHANGED_RULE)
-    window: int | None = field(default=None, metadata=ADDED_LATER)
+    rate: str | None = field(default=None, metadata=IF_SET)
+    beyond: str | None = field(default=None, metadata=IF_SET)
+    window: int | None = field(default=None, metadata=IF_SET)
 
 
 class EarlyTerm(IndependentTrials):

@@ -12,7 +12,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Final
 
-from dasktune.algos.sampled import CHANGED_RULE, Options
+from dasktune.algos.sampled import IF_SET, Options
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.sequences.values import Arguments
 from dasktune.types import Step
@@ -138,7 +138,7 @@ def allocate(trials: int, weights: Iterable[Fraction | float]) -> tuple[int, ...
 
 
 HALVING_ONLY: Final = "brackets that halve nobody are left out"
-"""The rule for the brackets of the standard set, as identities name it; before, all began."""
+"""The rule for the brackets of the standard set, as identities name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,8 +187,8 @@ class Halving(Options):
     min_steps: Step | None
     eta: int
     brackets: tuple[int, ...] | None = (0,)
-    horizon: str | None = field(default=None, metadata=CHANGED_RULE)
-    kept: str | None = field(default=None, metadata=CHANGED_RULE)
+    horizon: str | None = field(default=None, metadata=IF_SET)
+    kept: str | None = field(default=None, metadata=IF_SET)
 
     @classmethod
     def checked(

@@ -8,13 +8,12 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
 from dasktune.algos.base import Inputs, Proposal, Tuner, check_horizon
 from dasktune.algos.curves.curve import Predictor
-from dasktune.algos.curves.named import follower
 from dasktune.algos.forest.priority import Priority, PriorityQuestion
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.algos.samplers import RandomSource
@@ -68,23 +67,13 @@ class Budget:
         )
 
 
-ADDED_LATER: Final = {"added": "later"}
-"""Metadata of an option that was added to a tuner whose identity may be in event logs."""
-
-CHANGED_RULE: Final = {"added": "later", "rule": "changed"}
-"""Metadata of an option that names a rule which was changed; None for the rule of before.
-
-A tuner whose identity in an event log does not name the rule goes on by the rule of before.
-"""
+IF_SET: Final = {"identity": "if set"}
+"""Metadata of an option that is part of an identity only if it is not None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The own arguments of a kind of tuner; their names and values are part of its identity.
-
-    A field with the metadata `ADDED_LATER` or `CHANGED_RULE` is part of it only if it is not
-    None: tuners of before the field was added keep their identity.
-    """
+    """The own arguments of a kind of tuner; their names and values are part of its identity."""
 
     def identity(self) -> dict[str, object]:
         """Return the values by name, as JSON."""
@@ -93,23 +82,12 @@ class Options:
             field.name: value
             for field in fields(self)
             for value in [getattr(self, field.name)]
-            if value is not None or field.metadata not in (ADDED_LATER, CHANGED_RULE)
+            if value is not None or field.metadata != IF_SET
         }
         return {
             name: value.identity() if isinstance(value, Predictor) else to_json(hints[name], value)
             for name, value in values.items()
         }
-
-    def of_before(self, identity: Mapping[str, object]) -> Self:
-        """Return the options by the rules of before, where an identity names no changed rule.
-
-        A predictor goes on under the identity of the one of before, if it may (`follower`).
-        """
-        changed = (field.name for field in fields(self) if field.metadata == CHANGED_RULE)
-        before: dict[str, Any] = {name: None for name in changed if name not in identity}
-        own, kept = getattr(self, "predictor", None), identity.get("predictor")
-        follows = None if own is None else follower(own, kept)
-        return replace(self, **before, **({"predictor": follows} if follows else {}))
 
 
 class SampledTuner(Tuner):
@@ -411,12 +389,8 @@ class SampledTuner(Tuner):
                 raise ConfigurationError(f"not a snapshot of this tuner: {snapshot!r}")
 
     def widened_from(self, identity: Mapping[str, object]) -> Self | None:
-        """Return this tuner with the number of trials and the rules in `identity`.
-
-        None if more differs.
-        """
+        """Return this tuner with the number of trials in `identity`; None if more differs."""
         narrow, trials = copy.deepcopy(self), identity.get("trials")
-        narrow.options = self.options.of_before(identity)
         own = json.loads(json.dumps(narrow.identity()))
         if not isinstance(trials, int) or not (self.growing or trials == self.trials):
             return None

@@ -131,7 +131,6 @@ def config_in(path: Path, settings: Iterable[str] = ()) -> StudyConfig:
         raise ConfigurationError(
             f"{path} does not call create_study; give its storage folder instead"
         )
-    refuse(config.moved_problems())
     return config
 
 

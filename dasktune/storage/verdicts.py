@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from dasktune.errors import StorageError
 from dasktune.storage import layout
@@ -26,6 +26,9 @@ BY_AUDIT = {"found_by": "audit"}
 """Part of the versions of a verdict that an audit found: a check of the same versions does not
 replace it."""
 
+SEVERAL = "several"
+"""In place of the digest of a file that was read with several contents: it equals none."""
+
 
 class Verdicts:
     """The verdicts in a database and a store.
@@ -40,16 +43,18 @@ class Verdicts:
         self._database, self._files = database, files
 
     def record(self, verdict: VerdictRow) -> None:
-        """Record a verdict; it replaces the one of the same environment.
+        """Record a verdict; it replaces the one of the same environment, but keeps its files.
 
         Raises
         ------
         StorageError
             If it cannot be written.
         """
+        known = [each for each in self.of(verdict.fingerprint) if _name(each) == _name(verdict)]
+        kept = replace(verdict, files=files_of([*known, verdict]))
         if self._database is not None:
-            self._database.add_verdict(verdict)
-        self._write(verdict)
+            self._database.add_verdict(kept)
+        self._write(kept)
 
     def of(self, fingerprint: str) -> list[VerdictRow]:
         """Return the verdicts on a fingerprint, oldest first, the last one of each environment.
@@ -132,9 +137,29 @@ def binding(
     return here if here is not None else next(reversed(failed), None)
 
 
+def files_of(verdicts: Iterable[VerdictRow]) -> dict[str, str]:
+    """Return the files of verdicts on one fingerprint: the digests of their contents by path.
+
+    Examples
+    --------
+    >>> row = VerdictRow(
+    ...     fingerprint="f", rule=2, device="cpu", versions={}, ok=True, text="", splits=[],
+    ...     steps=0, found=0.0, files={"net.yaml": "a", "data.json": "b"},
+    ... )
+    >>> files_of([row, replace(row, files={"net.yaml": "c"})])
+    {'net.yaml': 'several', 'data.json': 'b'}
+    """
+    files: dict[str, str] = {}
+    for verdict in verdicts:
+        for path, digest in verdict.files.items():
+            files[path] = digest if files.get(path, digest) == digest else SEVERAL
+    return files
+
+
 def to_bytes(verdict: VerdictRow) -> bytes:
     """Return a verdict as the content of a file."""
-    document = {"format": _FORMAT, "version": _VERSION, "verdict": asdict(verdict)}
+    values = {name: value for name, value in asdict(verdict).items() if value or name != "files"}
+    document = {"format": _FORMAT, "version": _VERSION, "verdict": values}
     return json.dumps(document, allow_nan=False).encode()
 
 
@@ -152,6 +177,8 @@ def from_bytes(content: bytes) -> VerdictRow | None:
             and all(type(split) is int for split in verdict.splits)
             and type(verdict.splits) is list
             and isinstance(verdict.versions, dict)
+            and isinstance(verdict.files, dict)
+            and all(type(digest) is str for digest in verdict.files.values())
             and type(verdict.ok) is bool
             and type(verdict.found) in (int, float)
             and math.isfinite(verdict.found)
@@ -162,10 +189,12 @@ def from_bytes(content: bytes) -> VerdictRow | None:
 
 
 def _newest(verdicts: Iterable[VerdictRow]) -> list[VerdictRow]:
-    """Return the last verdict of each rule and environment, oldest first."""
-    ordered = sorted(verdicts, key=lambda verdict: verdict.found)
-    newest = {_name(verdict): verdict for verdict in ordered}
-    return sorted(newest.values(), key=lambda verdict: verdict.found)
+    """Return the last verdict of each rule and environment, with all files, oldest first."""
+    ordered: dict[str, list[VerdictRow]] = {}
+    for verdict in sorted(verdicts, key=lambda verdict: verdict.found):
+        ordered.setdefault(_name(verdict), []).append(verdict)
+    newest = [replace(each[-1], files=files_of(each)) for each in ordered.values()]
+    return sorted(newest, key=lambda verdict: verdict.found)
 
 
 def _environment(device: str, versions: Mapping[str, object]) -> str:

@@ -142,12 +142,13 @@ class StudyAdditions:
         device: str | None = None,
         splits: Iterable[Step] = (),
         steps: Step = 0,
+        files: Mapping[str, str] | None = None,
     ) -> None:
         """Record the result of `check_resume` for all studies of this trainer and config.
 
         Parameters
         ----------
-        ok, text, splits, steps
+        ok, text, splits, steps, files
             As in `dasktune.ResumeReport`; the text is its ``str``.
         device
             The device of the check; None if it was that of the study's stages.
@@ -164,6 +165,7 @@ class StudyAdditions:
             text=text,
             splits=tuple(splits),
             steps=steps,
+            files=files,
         )
         Verdicts(self._results.database, self._results.store.files).record(outcome)
 

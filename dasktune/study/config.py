@@ -22,8 +22,10 @@ from dasktune.results.keep import DEFAULT
 from dasktune.storage.layout import slug
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import Keep, Retention, bytes_of, retention_problems
-from dasktune.study.folder import from_folder, moved_problems
+from dasktune.storage.verdicts import Verdicts
+from dasktune.study.folder import from_folder
 from dasktune.trainer.base import LOGGERS, divides, division_problem, problems_of
+from dasktune.trainer.check_resume.verdict import with_known_files
 from dasktune.trainer.environment import environment
 from dasktune.trainer.fingerprint.fingerprint import RULE, Fingerprint, TakenFingerprint, taken
 from dasktune.trainer.metrics import metric_names
@@ -74,6 +76,8 @@ class StudyConfig:
     """Where relative paths start; None: the working directory."""
     taken: TakenFingerprint | None = field(default=None, repr=False, compare=False)
     """The fingerprint with which the study was opened; `spec` sets it."""
+    read_files: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """The files that checks of this trainer have seen it read; `recall_files` sets it."""
 
     def __post_init__(self) -> None:
         """Turn iterables into tuples and lists, then refuse all problems at once."""
@@ -142,11 +146,6 @@ class StudyConfig:
         is_place = isinstance(self.mirror, str | os.PathLike)
         return from_folder(self.folder, str(self.mirror)) if is_place else self.mirror
 
-    def moved_problems(self) -> list[str]:
-        """Return the paths that exist where earlier versions had them, and only there."""
-        places = [self._given_storage, self._given_database]
-        return list(moved_problems(self.folder, [place for place in places if place is not None]))
-
     @property
     def _given_storage(self) -> str:
         return f"runs/{slug(self.name)}" if self.storage is None else str(self.storage)
@@ -202,7 +201,13 @@ class StudyConfig:
             return None
         return self.take(self.trainer, tuple(self.depends_on)).fingerprint
 
-    def take(self, trainer: type, depends_on: tuple[object, ...]) -> TakenFingerprint:
+    def take(
+        self,
+        trainer: type,
+        depends_on: tuple[object, ...],
+        *,
+        read_files: Mapping[str, str] | None = None,
+    ) -> TakenFingerprint:
         """Return the fingerprint of a trainer with this configuration.
 
         Parameters
@@ -211,6 +216,8 @@ class StudyConfig:
             The study's, or the one that has its name now.
         depends_on
             As for `dasktune.create_study`.
+        read_files
+            As for `taken`; None for those that are known.
         """
         try:
             return taken(
@@ -218,6 +225,7 @@ class StudyConfig:
                 self._fingerprinted,
                 depends_on=depends_on,
                 with_packages=self.reuse == "exact",
+                read_files=self.read_files if read_files is None else read_files,
             )
         except RecursionError:
             raise ConfigurationError(
@@ -227,7 +235,7 @@ class StudyConfig:
 
     def holds(self, known: TakenFingerprint, trainer: type) -> bool:
         """Return whether a fingerprint of a trainer with this configuration holds still."""
-        return known.holds(trainer, self._fingerprinted)
+        return known.holds(trainer, self._fingerprinted, self.read_files)
 
     @property
     def _fingerprinted(self) -> dict[str, object]:
@@ -236,6 +244,24 @@ class StudyConfig:
         if self.reuse == "exact":
             config["__environment__"] = environment("any")
         return config
+
+    def recall_files(self, verdicts: Verdicts) -> bool:
+        """Look for files that checks of this trainer have seen it read; return whether any is new.
+
+        `spec` is another one then if one of them was changed since.
+
+        Raises
+        ------
+        StorageError
+            If the verdicts cannot be read.
+        """
+        if self.trainer is None or self.taken is None:
+            return False
+        take = partial(self.take, self.trainer, tuple(self.depends_on))
+        _, files = with_known_files(verdicts, self.taken, self.read_files, take)
+        is_new = len(files) > len(self.read_files)
+        object.__setattr__(self, "read_files", files)
+        return is_new
 
     def spec(self) -> dict[str, Any]:
         """Return the description of the study for its row in the database, without its store."""

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from dasktune.driver.numerics import PORTABLE
 from dasktune.engine.scaling import Scale
-from dasktune.errors import ConfigurationError, refuse
+from dasktune.errors import ConfigurationError, StorageError, refuse
 from dasktune.graph.audits import SHARE
 from dasktune.graph.keys import root_key
 from dasktune.mirror import Logger
@@ -28,6 +27,7 @@ from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.layout import MARKER
 from dasktune.storage.retention import Keep
+from dasktune.storage.verdicts import Verdicts
 from dasktune.study.config import StudyConfig, direction_needed
 from dasktune.study.folder import runs_study_file, study_folder
 from dasktune.study.from_optuna import OF_STUDY, explained
@@ -231,7 +231,6 @@ def open_study(
     StorageError
         If the store or the database cannot be written.
     """
-    refuse(config.moved_problems())
     spec = config.spec()
     store, whole = CheckpointStore(config.store_url), _whole(config.store_url)
     is_surprising = config.folder is None and whole != config.store_url
@@ -240,9 +239,11 @@ def open_study(
     spec |= {"store": store.check(), "storage": whole}
     database = open_database(config.database_url)
     try:
+        if config.recall_files(Verdicts(database, store.files)):
+            spec |= config.spec()
         config = _version(config, spec, database)
         row = _open_row(database, config, spec)
-    except ConfigurationError:
+    except (ConfigurationError, StorageError):
         database.close()
         raise
     note_keep(database, row.id, Keep.parse(config.keep))
@@ -379,13 +380,6 @@ def _open_row(database: Database, config: StudyConfig, spec: dict[str, Any]) -> 
         if not _is_equal(row.spec, spec, field)
     )
     refuse(_store_problems(name, row.spec, spec))
-    if PORTABLE not in row.spec and spec[PORTABLE] is False:
-        logger.warning(
-            "study %s was created by an earlier version and takes all workers for one numeric "
-            "class: portable=False, which reuse='exact' implies, has no effect; another name "
-            "makes a study that has it",
-            name,
-        )
     if problem := other_rule(row):
         logger.warning("%s: its results are only read", problem)
     return row
@@ -416,8 +410,6 @@ def _warn_of_gaps(name: str, spec: Mapping[str, Any]) -> None:
 
 def _is_equal(before: Mapping[str, Any], now: Mapping[str, Any], field: str) -> bool:
     """Return whether a study of the database may be opened with a field of the configuration."""
-    if field == PORTABLE and field not in before:
-        return True  # it was created before, and takes all workers for alike
     if field != "fingerprint" or not is_outdated(before) or now["fingerprint"] == "none":
         return bool(before.get(field) == now[field])
     return not before.get("parts") or not _differing_parts(before, now)

@@ -8,9 +8,8 @@ of other programs (`python -m`, a test runner), whose own folder is not that of 
 
 from __future__ import annotations
 
-import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -87,35 +86,6 @@ def from_folder(folder: Path | None, place: str) -> str:
     if "://" in place or place.startswith("~") or place == ":memory:":
         return place
     return str(folder / place)
-
-
-def moved_problems(folder: Path | None, places: Iterable[str]) -> Iterator[str]:
-    """Yield a problem for each path that exists in the working directory, but not in the folder.
-
-    Earlier versions took relative paths from the working directory: such a study would train
-    everything again.
-
-    Parameters
-    ----------
-    folder
-        The folder from which relative paths start.
-    places
-        Paths and URLs as they were given.
-    """
-    for place in places:
-        now = from_folder(folder, place)
-        if now == place or "://" in place:
-            continue
-        before, after = Path.cwd() / place, Path(now)
-        if before.exists() and not after.exists():
-            old, new = shlex.quote(str(before)), shlex.quote(str(after))
-            create = "mkdir -p" if before.is_dir() else "touch"
-            yield (
-                f"{place!r} is in the folder of the study file now, {after}, which does not exist; "
-                f"earlier versions used the working directory, where {before} exists. "
-                f"To use that, move it (mkdir -p {shlex.quote(str(after.parent))} && mv {old} "
-                f"{new}) or give its whole path; to begin anew: {create} {new}"
-            )
 
 
 def _sqlite_from(folder: Path, place: str) -> str:

@@ -71,6 +71,7 @@ from dasktune.study.main_guard import guard_problem
 from dasktune.trainer.base import change_problems_of, harmless_of, name_problems_of
 from dasktune.trainer.check_switch import checks_are_on
 from dasktune.trainer.code import pack
+from dasktune.trainer.fingerprint.read_files import code_folder
 from dasktune.trainer.metrics import metric_names
 from dasktune.types import Metrics, Step, TrialState
 from dasktune.words import counted, listed
@@ -303,7 +304,7 @@ class Optimizer:
                         cluster_of(client, workers, gpus, trials_per_gpu) as connected,
                     ):
                         wait = partial(
-                            self._checks.finish,
+                            self._finish_check,
                             allow_failed_check,
                             is_audited=audit > 0,
                             show=_nothing if display is None else display.say,
@@ -577,6 +578,12 @@ class Optimizer:
                 "study %s trains %s alone, from step 0: %s", self._name, which, texts[-1]
             )
         return rule
+
+    def _finish_check(self, allow_failed_check: bool, **options: Any) -> None:
+        """Wait for the check; a file that it saw may have been changed meanwhile."""
+        self._checks.finish(allow_failed_check, **options)
+        if self._config.read_files:
+            self._refuse_changed_code()
 
     @property
     def _harmless(self) -> tuple[str, ...]:
@@ -898,6 +905,7 @@ class Optimizer:
         options, code = self._results.options, pack(self._config.known_trainer)
         # After packing: a cell may have run since the beginning of the run.
         self._refuse_changed_code()
+        is_compared = self._checks.is_running or bool(self._config.read_files)
         return JobPlan(
             run=run,
             code=code,
@@ -912,6 +920,8 @@ class Optimizer:
             is_apart=not options.merge,
             step_seconds=timeouts.step_seconds,
             driver=this_process(),
+            fingerprint=self._results.row.spec["fingerprint"] if is_compared else "",
+            code_folder=code_folder(self._config.known_trainer),
         )
 
     def open_tuner(self, tuner: Tuner) -> Opened:

@@ -348,16 +348,6 @@ def test_widening_keeps_the_rungs_that_few_trials_had() -> None:
     assert [one.width for one in restored.brackets] == [50]
 
 
-def test_asha_of_before_keeps_the_bracket_that_halves_nobody() -> None:
-    tuner = ASHA(SPACE, trials=20, max_steps=10)
-    before = {name: value for name, value in tuner.identity().items() if name != "kept"}
-    followed = tuner.widened_from(json.loads(json.dumps(before)))
-    assert followed is not None
-    assert followed.identity() == before
-    assert [each.steps for each in tuner.brackets] == [(2, 10)]
-    assert [each.steps for each in followed.brackets] == [(2, 10), (10,)]
-
-
 def test_an_infinite_horizon_goes_as_far_as_the_trials_reach() -> None:
     tuner = ASHA(SPACE, trials=70, min_steps=2, brackets="aggressive")
     assert tuner.max_steps == 128
@@ -428,22 +418,6 @@ def test_brackets_are_added_when_the_horizon_grows() -> None:
     assert [bracket.filled for bracket in tuner.brackets] == [
         bracket.width for bracket in tuner.brackets
     ]
-
-
-def test_a_log_of_the_rule_before_keeps_its_horizon() -> None:
-    """The identity as it was written before the horizon grew."""
-    wide = ASHA(SPACE, trials=16, min_steps=2, brackets="aggressive")
-    narrow = ASHA(SPACE, trials=4, min_steps=2, brackets="aggressive")
-    identity = json.loads(json.dumps(narrow.identity()))
-    assert identity.pop("horizon") == "grows"
-    for same in (narrow, wide):
-        tuner = same.widened_from(identity)
-        assert tuner is not None
-        assert json.loads(json.dumps(tuner.identity())) == identity
-    after_four(tuner)
-    assert [len(bracket["rungs"]) for bracket in tuner.snapshot()["state"]["brackets"]] == [1]  # type: ignore[index]
-    tuner.widen(16)
-    assert tuner.max_steps == 8
 
 
 def test_all_that_is_wrong_is_refused_at_once() -> None:

@@ -70,16 +70,6 @@ def test_auto_begins_a_small_grid_where_halving_it_is_affordable() -> None:
     assert Auto(space, budget=3800, max_steps=200, sampler="grid").first == 1
 
 
-def test_auto_of_before_goes_on_by_the_rule_of_before() -> None:
-    space = Space(lr=[0.01 * place for place in range(1, 81)])
-    tuner = Auto(space, budget=4000, max_steps=200, sampler="grid")
-    before = {name: value for name, value in tuner.identity().items() if name != "first"}
-    followed = tuner.widened_from(before)
-    assert followed is not None
-    assert followed.identity() == before
-    assert followed.steps[followed.first] == 4
-
-
 def test_auto_by_time_needs_no_last_step() -> None:
     tuner = Auto(SPACE, budget="100 worker-seconds")
     ran = dt.simulate(tuner, lambda values, step: values["lr"] / step, seconds_per_step=0.25)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 
@@ -115,19 +114,6 @@ def test_early_term_takes_a_bound_of_one_side_only() -> None:
     restored = EarlyTerm(SPACE, trials=4, max_steps=MOST, predictor=Persistence(), bounds=(0, None))
     restored.restore(tuner.snapshot())
     assert restored.question(0).curve == curve
-
-
-def test_log_before_bounds_held_values_goes_on_by_that_rule() -> None:
-    tuner = EarlyTerm(SPACE, trials=4, max_steps=MOST, bounds=(0, 1))
-    identity = json.loads(json.dumps(tuner.identity()))
-    del identity["beyond"]
-    before = tuner.widened_from(identity)
-    assert before is not None
-    before.prepare({"directions": ["maximize"]})
-    before.ask(1)
-    tell(before, 0, 10, 0.5)
-    tell(before, 1, 10, 7.0)
-    assert before.question(1).curve.scores == (7.0,)
 
 
 def test_trial_with_a_chance_below_delta_is_stopped() -> None:

@@ -85,23 +85,6 @@ def test_a_script_and_a_command_use_one_store(tmp_path: Path, arguments: str) ->
             assert (result.exit_code, result.stdout[:3]) == (0, "net")
 
 
-def test_a_store_of_the_working_directory_is_refused(tmp_path: Path) -> None:
-    lab = write_lab(tmp_path)
-    with working_in(lab):
-        assert command("replay", "tune.py").exit_code == 2  # creates the study, has no log
-    (lab / "runs").rename(tmp_path / "runs")
-    with working_in(tmp_path):
-        for name in ("status", "ls", "report"):
-            refused = command(name, "lab/tune.py")
-            assert refused.exit_code == 2
-            new, old = lab / "runs/net", tmp_path / "runs/net"
-            assert f"mkdir -p {lab}/runs && mv {old} {new}" in refused.stderr
-            assert f"to begin anew: mkdir -p {new}" in refused.stderr
-        new.parent.mkdir()
-        old.rename(new)
-        assert command("status", "lab/tune.py").exit_code == 0
-
-
 def test_a_notebook_uses_its_working_directory_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -201,9 +201,9 @@ def perform(tuner: Tuner, call: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Make one of the kept calls of a tuner; return its decisions as JSON."""
     tuner.feed_proposals(call["proposals"])
     match call["call"]:
-        case "Ask":
+        case "AskCall":
             decisions = tuner.ask(call["capacity"])
-        case "Tell":
+        case "TellCall":
             now = None if call["now"] is None else Now.from_json(call["now"])
             report = Report(
                 trial=call["trial"],
@@ -213,13 +213,13 @@ def perform(tuner: Tuner, call: Mapping[str, Any]) -> list[dict[str, Any]]:
                 now=now,
             )
             decisions = tuner.tell(report)
-        case "Answer":
+        case "AnswerCall":
             given = call["prediction"]
             prediction = None if given is None else Prediction.from_json(given)
             decisions = tuner.tell_prediction(call["trial"], prediction)
-        case "Fail":
+        case "FailCall":
             decisions = tuner.tell_failure(call["trial"])
-        case "Time":
+        case "TimeCall":
             decisions = tuner.tell_time(call["seconds"])
         case kind:
             raise AssertionError(f"unknown call {kind!r}")

@@ -32,6 +32,7 @@ import dasktune as dt  # noqa: E402
 from dasktune.engine.engine import Engine  # noqa: E402
 from dasktune.graph.keys import Chain, root_key  # noqa: E402
 from dasktune.storage import CheckpointStore, encode  # noqa: E402
+from dasktune.study.folder import running_file  # noqa: E402
 from dasktune.testing import Game  # noqa: E402
 from dasktune.trainer import fingerprint  # noqa: E402
 from tests.compatibility import cases, small_net, walk  # noqa: E402
@@ -256,13 +257,13 @@ def pack_folder(folder: Path, target: Path) -> None:
 
 def main() -> None:
     """Write everything."""
-    shutil.rmtree(OUT, ignore_errors=True)
-    OUT.mkdir()
+    for name in ("expected.json", "tuners.json.xz", "store.tar.xz", "trace.tar.xz"):
+        (OUT / name).unlink(missing_ok=True)
     # Else a study needs 1,000 records until it keeps a snapshot of its tuner.
     Engine.__init__.__kwdefaults__["snapshot_every"] = 8
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        with one_worker() as client:
+        with running_file(Path(folder) / "cases.py"), one_worker() as client:
             studies = write_studies(client)
             whole = uninterrupted(client)
         expected = {

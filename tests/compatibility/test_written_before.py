@@ -1,16 +1,14 @@
 """Files of version 0.1.0 still work: stores, databases, logs, keys, identities, traces.
 
-``written_before`` was written by `make_fixture` with version 0.1.0, before the modules moved.
+``written_before`` was written by `make_fixture` with the version before the kernel.
 """
 
 from __future__ import annotations
 
 import json
 import lzma
-import sqlite3
 import tarfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,15 +19,12 @@ from typer.testing import CliRunner
 
 import dasktune as dt
 from dasktune.cli import app
-from dasktune.errors import ConfigurationError
 from dasktune.graph.keys import Chain, root_key
 from dasktune.sequences import sequence_from_json
 from dasktune.simulate import Trace
 from dasktune.storage import CheckpointStore, encode
-from dasktune.study.config import StudyConfig
 from dasktune.study.folder import running_file
 from dasktune.trainer import Fingerprint, fingerprint, run_alone
-from dasktune.trainer.fingerprint.fingerprint import differing
 from tests.compatibility import cases, walk
 
 HERE = Path(__file__).parent
@@ -65,20 +60,6 @@ START = {"interrupted": 2.0, "population": 3.0, "pop": 1.5, "early-term": 2.5}
 
 def open_study(name: str) -> dt.Study:
     return walk.study(name=name, start=START.get(name, 1.0))
-
-
-def adopt(name: str, database: str = "store/dasktune.db") -> None:
-    """Give a study the fingerprint of today, as if rule 1 had become rule 2 without a change.
-
-    What follows then tests the other formats: logs, snapshots, checkpoints.
-    """
-    start = START.get(name, 1.0)
-    config = StudyConfig(trainer=walk.Walk, name=name, metric="loss", config={"start": start})
-    now = {field: config.spec()[field] for field in ("fingerprint", "fingerprint_rule", "parts")}
-    with closing(sqlite3.connect(database)) as opened, opened:
-        (text,) = opened.execute("SELECT spec FROM dasktune_studies WHERE name = ?", [name])
-        spec = json.dumps(json.loads(text[0]) | now)
-        opened.execute("UPDATE dasktune_studies SET spec = ? WHERE name = ?", [spec, name])
 
 
 def trials_of(study: dt.Study) -> list[dict[str, Any]]:
@@ -132,14 +113,10 @@ def test_torch_trainer_keeps_its_fingerprint() -> None:
     check_fingerprint("SmallNet with more", more)
 
 
-def check_fingerprint(name: str, found: Fingerprint) -> None:
-    """Compare with what this rule gave before, and with what rule 1 gave."""
-    kept = json.loads((HERE / "fingerprints_of_rule_2.json").read_text())[name]
-    assert dict(found.parts) == kept["parts"]
-    assert (found.digest, dict(found.gaps)) == (kept["digest"], kept["gaps"])
-    first = expected("fingerprints")[name]
-    assert first["digest"] != found.digest
-    assert not differing(first["parts"], found.parts, same_rule=False)
+def check_fingerprint(name: str, now: Fingerprint) -> None:
+    kept = expected("fingerprints")[name]
+    assert dict(now.parts) == kept["parts"]
+    assert (now.digest, dict(now.gaps)) == (kept["digest"], kept["gaps"])
 
 
 @pytest.mark.parametrize("name", cases.SEQUENCES)
@@ -157,17 +134,8 @@ def test_sequence_documents_are_unchanged(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*cases.TUNERS, *cases.IDENTITIES_ONLY])
 def test_tuner_identities_are_unchanged(name: str) -> None:
-    tuner = tuner_of_before(name)
-    assert as_json(tuner.identity()) == recorded_tuners()[name]["identity"]
-
-
-def tuner_of_before(name: str) -> dt.algos.Tuner:
-    """Return a tuner of today; if a rule has changed, one that goes on by the rule of before."""
     tuner = {**cases.TUNERS, **cases.IDENTITIES_ONLY}[name]()
-    identity = recorded_tuners()[name]["identity"]
-    followed = tuner if as_json(tuner.identity()) == identity else tuner.widened_from(identity)
-    assert followed is not None
-    return followed
+    assert as_json(tuner.identity()) == recorded_tuners()[name]["identity"]
 
 
 def test_every_tuner_is_among_the_cases() -> None:
@@ -177,7 +145,7 @@ def test_every_tuner_is_among_the_cases() -> None:
 
 @pytest.mark.parametrize("name", cases.TUNERS)
 def test_tuner_decides_again_what_it_decided(name: str) -> None:
-    kept, tuner = recorded_tuners()[name], tuner_of_before(name)
+    kept, tuner = recorded_tuners()[name], cases.TUNERS[name]()
     tuner.prepare(kept["inputs"])
     for call in kept["before"]:
         assert cases.perform(tuner, call) == call["decisions"]
@@ -186,7 +154,7 @@ def test_tuner_decides_again_what_it_decided(name: str) -> None:
 
 @pytest.mark.parametrize("name", cases.TUNERS)
 def test_tuner_goes_on_from_an_old_snapshot(name: str) -> None:
-    kept, tuner = recorded_tuners()[name], tuner_of_before(name)
+    kept, tuner = recorded_tuners()[name], cases.TUNERS[name]()
     tuner.prepare(kept["inputs"])
     tuner.restore(kept["snapshot"])
     assert as_json(tuner.snapshot()) == kept["snapshot"]
@@ -245,30 +213,9 @@ def test_finished_tuners_return_at_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("database", ["store/dasktune.db", "other.db"])
-def test_new_study_uses_no_state_of_rule_1(
-    database: str, folder: Path, two_threads: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    study = create_new(database)
-    warned = "does not use states of 5 studies (finished, interrupted, population, ...)"
-    assert (warned in caplog.text) == (database == "store/dasktune.db")
-    study.optimize(walk.tuner(), client=two_threads, progress=False, last_line=False)
-    kept = expected("studies")["finished"]["trials"][:10]
-    assert [trial.value for trial in study.trials] == [trial["value"] for trial in kept]
-    assert study.summary()["steps_executed"] == 76
-    study.close()
-
-
-@pytest.mark.parametrize("database", ["store/dasktune.db", "other.db"])
 def test_new_study_trains_nothing_that_is_stored(
     database: str, folder: Path, two_threads: Client
 ) -> None:
-    create_new(database).close()
-    with closing(sqlite3.connect("store/dasktune.db")) as opened:
-        root = opened.execute("SELECT root FROM dasktune_studies WHERE name = 'finished'")
-        (key,) = root.fetchone()
-    # As if the fingerprint were that of the old study: the stored states must be found.
-    with closing(sqlite3.connect(database)) as opened, opened:
-        opened.execute("UPDATE dasktune_studies SET root = ? WHERE name = 'new'", [key])
     study = create_new(database)
     study.optimize(walk.tuner(), client=two_threads, progress=False, last_line=False)
     kept = expected("studies")["finished"]["trials"][:10]
@@ -289,38 +236,7 @@ def create_new(database: str) -> dt.Study:
     )
 
 
-def test_study_of_rule_1_is_read_and_trains_nothing(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    study = open_study("interrupted")
-    assert "study 'interrupted' has a fingerprint of rule 1" in caplog.text
-    (make,) = cases.STUDY_TUNERS["interrupted"]
-    with pytest.raises(ConfigurationError, match=r"has a fingerprint of rule 1.*in a new study"):
-        study.optimize(make(), progress=False)
-    number = max(trial.number for trial in study.trials if trial.steps)
-    key = study.results.plan.node_at(number, 1).key_at(1)
-    CheckpointStore("store").discard(key)
-    with pytest.raises(ConfigurationError, match=r"step 1 is not stored, .* rule 1"):
-        study.trial_state(number, 1)
-    study.close()
-
-
-def test_study_of_rule_1_with_another_config_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigurationError, match="what differs: config; another one needs"):
-        walk.study(name="interrupted", start=1.0)
-
-
-def test_gc_names_the_states_of_rule_1(folder: Path) -> None:
-    call_cli("migrate", "store")
-    text = call_cli("gc", "store", "--keep", "none", "--grace", "0s", "--dry-run")
-    assert "its fingerprint was taken by another rule, so nothing is trained from it" in text
-    assert "whose fingerprints were taken by another rule: no run uses them" in text
-    call_cli("gc", "store", "--keep", "none", "--grace", "0s", "--budget", "1")
-    assert not list(CheckpointStore("store").keys())
-
-
 def test_interrupted_study_ends_as_an_uninterrupted_one(folder: Path, two_threads: Client) -> None:
-    adopt("interrupted")
     study, whole = open_study("interrupted"), expected("uninterrupted")
     before = study.summary()["steps_executed"]
     assert before == expected("studies")["interrupted"]["steps_executed"]
@@ -338,7 +254,6 @@ def test_interrupted_study_ends_as_an_uninterrupted_one(folder: Path, two_thread
 def test_interrupted_study_goes_on_with_its_tuner(
     name: str, folder: Path, two_threads: Client
 ) -> None:
-    adopt(name)
     study = open_study(name)
     before = study.summary()["steps_executed"]
     run(study, two_threads)
@@ -387,13 +302,11 @@ def test_old_trace_is_simulated_with_equal_results(tmp_path: Path) -> None:
 
 
 def test_status_reads_an_old_database(folder: Path) -> None:
-    call_cli("migrate", "store")
     found = json.loads(call_cli("status", "store", "--json"))
     assert {study["study"] for study in found} == set(expected("studies"))
 
 
 def test_ls_reads_an_old_store(folder: Path) -> None:
-    call_cli("migrate", "store")
     found: Mapping[str, Any] = json.loads(call_cli("ls", "store", "--json"))
     text = json.dumps(found)
     assert all(name in text for name in expected("studies"))
@@ -411,5 +324,5 @@ def test_commands_on_a_study_file_open_an_old_study(folder: Path) -> None:
     assert "finished" in report.read_text()
     found = json.loads(call_cli("fingerprint", str(file), "--json"))
     (compared,) = found["compared"]
-    assert compared["differs"] == ["the rule of fingerprints (1, here 2)"]
+    assert compared["differs"] == []
     call_cli("export", str(file), "--trial", "0", "--out", "model.npz")

@@ -607,8 +607,10 @@ def test_mirror_shares_a_database_with_the_study(place: Place, tmp_path: Path) -
         return
     place.mirror(of_every_kind())
     database = Database(str(storage))
-    database.create_study("ours", root="a", spec={}, created=0.0)
-    assert "ours" in [one.name for one in database.studies()]
+    ours = database.create_study("ours", root="a", spec={}, created=0.0)
+    assert ours is not None
+    assert ours in list(database.studies())
+    database.delete_study(ours.id, roots=["a"])  # other tests use the server, too
     database.close()
     place.mirror(of_every_kind())
     assert len(place.trials()) == 8

@@ -38,7 +38,7 @@ ALLOWED = {
     "worker/job.py": {"pickle"},  # orders of stages, over Dask's own connection
     "worker/rank.py": {"pickle"},  # orders, to processes that a worker starts, through a pipe
     "doctor/collect.py": {"cloudpickle"},  # its own code, over Dask's own connection
-    "trainer/proof/reach.py": {"marshal"},  # marshal.dumps, for digests; it reads nothing
+    "trainer/proof/texts.py": {"marshal"},  # marshal.dumps, for digests; it reads nothing
     "trainer/carried/kinds.py": {"marshal"},  # the same
     "testing/predictors.py": {"pickle"},  # copies what it has made
 }

@@ -15,7 +15,7 @@ from dasktune.errors import ConfigurationError
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import VerdictRow
-from dasktune.storage.verdicts import Verdicts, binding, from_bytes, to_bytes
+from dasktune.storage.verdicts import SEVERAL, Verdicts, binding, files_of, from_bytes, to_bytes
 
 HERE = {"python": "3.12.1", "torch": "2.6.0"}
 LATER = {"python": "3.12.1", "torch": "2.7.0"}
@@ -95,6 +95,30 @@ def test_a_later_verdict_replaces_that_of_its_environment(
     assert len(databases[0].verdicts("f0")) == 3, "nothing is rewritten"
 
 
+def test_files_of_an_earlier_verdict_are_kept(
+    databases: list[Database], store: CheckpointStore
+) -> None:
+    first, second = (Verdicts(database, store.files) for database in databases)
+    first.record(replace(PASSED, files={"net.yaml": "a"}))
+    second.record(replace(FAILED, files={"data.json": "b"}))
+    expected = [replace(FAILED, files={"net.yaml": "a", "data.json": "b"})]
+    assert first.of("f0") == second.of("f0") == Verdicts(None, store.files).of("f0") == expected
+
+
+def test_a_file_with_two_contents_has_none_of_them(store: CheckpointStore) -> None:
+    verdicts = Verdicts(None, store.files)
+    verdicts.record(replace(PASSED, files={"net.yaml": "a"}))
+    verdicts.record(replace(FAILED, files={"net.yaml": "b"}))
+    assert files_of(verdicts.of("f0")) == {"net.yaml": SEVERAL}
+
+
+def test_a_verdict_without_files_is_stored_as_before() -> None:
+    assert b"files" not in to_bytes(PASSED)
+    assert from_bytes(to_bytes(replace(PASSED, files={"a": "b"}))) == replace(
+        PASSED, files={"a": "b"}
+    )
+
+
 def bind(*verdicts: VerdictRow, device: str = "cpu", rule: int = 2) -> bool | None:
     found = binding(verdicts, rule=rule, device=device, versions=HERE)
     return None if found is None else found.ok
@@ -143,6 +167,8 @@ def changed(**parts: Any) -> bytes:
         changed(versions=None),
         changed(fingerprint=None),
         changed(found="now"),
+        changed(files=["net.yaml"]),
+        changed(files={"net.yaml": 1}),
         changed(more=1),
     ],
 )

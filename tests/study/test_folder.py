@@ -1,12 +1,10 @@
-"""The folder of relative paths: which file counts as the study file, and stores of before."""
+"""The folder of relative paths: which file counts as the study file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from dasktune.study.folder import moved_problems, running_file, study_folder
+from dasktune.study.folder import running_file, study_folder
 
 
 def folder_within(file: Path, text: str) -> Path | None:
@@ -32,13 +30,3 @@ def test_study_file_of_a_command_goes_first(tmp_path: Path) -> None:
     text = "folder = study_folder()\ndef study(): ...\ndef tuner(): ...\n"
     with running_file(tmp_path / "net.py"):
         assert folder_within(tmp_path / "other" / "library.py", text) == tmp_path
-
-
-def test_store_in_both_places_is_no_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    assert len([*moved_problems(tmp_path / "lab", ["runs"])]) == 1
-    (tmp_path / "lab" / "runs").mkdir(parents=True)
-    assert [*moved_problems(tmp_path / "lab", ["runs"])] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import shutil
 import subprocess
@@ -77,8 +78,15 @@ class Sheltered(Descent):
 
 
 class Restarting(Descent):
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict({**state, "x": 1.0})
+    """Counts from 0 where it resumes."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        super().build(hp)
+        self.count = itertools.count()
+
+    def train(self) -> None:
+        super().train()
+        next(self.count)
 
 
 class Other(Descent):
@@ -863,21 +871,10 @@ def test_check_resume_records_its_verdict_where_it_is_told(
     with (
         closing(make(tmp_path, trainer=Restarting, name="restarting")) as wrong,
         pytest.raises(
-            ConfigurationError, match=r"(?s)Restarting must resume exactly.*state\['x'\]"
+            ConfigurationError, match=r"(?s)Restarting must resume exactly.*trainer\.count"
         ),
     ):
         run(wrong, client)
-
-
-def test_a_failure_that_an_older_version_found_still_counts(tmp_path: Path, client: Client) -> None:
-    study = make(tmp_path)
-    fingerprint = study.results.row.spec["fingerprint"]
-    study.results.history.note("check", fingerprint=fingerprint, ok=False, text="x differs")
-    with pytest.raises(ConfigurationError, match="x differs"):
-        run(study, client)
-    study.record_check(True, "")
-    run(study, client)
-    study.close()
 
 
 def test_check_false_does_not_allow_a_failed_check(tmp_path: Path, client: Client) -> None:

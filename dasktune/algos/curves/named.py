@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from dasktune.algos.curves.curve import Curve, Prediction, Predictor
+from dasktune.algos.curves.curve import Predictor
 from dasktune.algos.curves.mcmc.ensemble import CurveEnsemble
 from dasktune.algos.curves.mixture.mixture import Mixture
 from dasktune.algos.curves.network.prior_fitted import PriorFitted
 from dasktune.algos.curves.persistence import Persistence
 from dasktune.errors import ConfigurationError
 from dasktune.sequences.values import Arguments
-from dasktune.types import Step
 
 PREDICTORS: Final[Mapping[str, Callable[[], Predictor]]] = {
     kind.__name__: kind for kind in (CurveEnsemble, Mixture, Persistence, PriorFitted)
 }
 """The predictors that have a name; each is made with its default arguments."""
-
-BEFORE: Final = "PriorFitted"
-"""The name of the default predictor until version 0.1.0."""
 
 
 def predictor_of(given: Predictor | str | None) -> Predictor:
@@ -64,34 +59,3 @@ def checked_predictor(check: Arguments, given: Predictor | str | None) -> Predic
         for problem in error.problems:
             check.add(problem)
         return Mixture()
-
-
-def follower(predictor: Predictor, before: object) -> Follower | None:
-    """Return the predictor that goes on under the identity of the one of before, or None.
-
-    One may where the weights of the network differ alone, and the default predictor where the
-    default of before predicted. What was predicted is in the event log: all is decided again as
-    it was.
-    """
-    identity = predictor.identity()
-    if not isinstance(before, Mapping) or identity == before:
-        return None
-    pair = identity.get("predictor"), before.get("predictor")
-    names = {(BEFORE, BEFORE), (Mixture.__name__, BEFORE), (Mixture.__name__, Mixture.__name__)}
-    return Follower(predictor, before) if pair in names else None
-
-
-@dataclass(frozen=True, slots=True)
-class Follower:
-    """A predictor in a study that another began, under that one's identity."""
-
-    predictor: Predictor
-    before: Mapping[str, object]
-
-    def predict(self, curve: Curve, steps: tuple[Step, ...], *, seed: int = 0) -> Prediction:
-        """Return the prediction."""
-        return self.predictor.predict(curve, steps, seed=seed)
-
-    def identity(self) -> dict[str, object]:
-        """Return the identity of the predictor of before."""
-        return dict(self.before)

@@ -24,8 +24,7 @@ from dasktune.algos.pop.goal import (
     within_ranges,
 )
 from dasktune.algos.sampled import (
-    ADDED_LATER,
-    CHANGED_RULE,
+    IF_SET,
     Budget,
     Options,
     SampledTuner,
@@ -72,10 +71,10 @@ class POPOptions(Options):
     barrier: bool
     ends_poor: bool
     predictor: Predictor
-    rate: str | None = field(default=None, metadata=ADDED_LATER)
-    crash: float | None = field(default=None, metadata=ADDED_LATER)
-    beyond: str | None = field(default=None, metadata=CHANGED_RULE)
-    poor: str | None = field(default=None, metadata=CHANGED_RULE)
+    rate: str | None = field(default=None, metadata=IF_SET)
+    crash: float | None = field(default=None, metadata=IF_SET)
+    beyond: str | None = field(default=None, metadata=IF_SET)
+    poor: str | None = field(default=None, metadata=IF_SET)
 
     def check(self, check: Arguments, max_steps: Step) -> None:
         """Add to `check` the problems of the options that are out of their range."""

@@ -18,11 +18,11 @@ from dasktune.errors import CorruptRecordError
 from dasktune.storage.database.columns import ExactFloat, JsonText, MetricsText
 from dasktune.types import Metrics, Step
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
+REVISIONS = ("0012",)
 """Revisions of the tables, oldest first; `dasktune.storage.migrations` leads to the last."""
 
 META_VERSION = 3
-"""Version in ``dasktune_meta`` since the first revision: older releases refuse it."""
+"""The version in ``dasktune_meta`` of all databases whose revision Alembic's table says."""
 
 metadata = sa.MetaData()
 """All tables."""
@@ -252,6 +252,9 @@ class VerdictRow:
         Number of steps that the check trained.
     found
         Time of the check (epoch seconds).
+    files
+        The files that the trainer's code opened in the check, by path: the digests of their
+        contents.
     """
 
     fingerprint: str
@@ -263,6 +266,7 @@ class VerdictRow:
     splits: list[Step]
     steps: Step
     found: float
+    files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -492,6 +496,7 @@ verdicts = sa.Table(
     sa.Column("splits", JsonText, nullable=False),
     sa.Column("steps", sa.BigInteger, nullable=False),
     sa.Column("found", sa.Double, nullable=False),
+    sa.Column("files", JsonText, nullable=False, server_default="{}"),
     sa.Index("dasktune_verdicts_fingerprint", "fingerprint", "number"),
 )
 

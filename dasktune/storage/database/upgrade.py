@@ -15,9 +15,6 @@ logger = logging.getLogger(__name__)
 _LOCK = 0x6461736B
 """Number of the advisory lock under which tables are made and changed in PostgreSQL."""
 
-_OLD_VERSION = 2
-"""Version in ``dasktune_meta`` of a database from before the migrations."""
-
 
 def prepare(connections: Connections, *, create: bool, migrate: bool) -> None:
     """Ensure that the database has the tables of this version.
@@ -99,15 +96,13 @@ def _revision(connection: sa.Connection) -> str | None:
         return None
     meta = schema.meta.c
     version = connection.execute(sa.select(meta.number).where(meta.name == "version")).scalar()
-    if version == _OLD_VERSION:
-        return schema.REVISIONS[0]
     if version != schema.META_VERSION:
         return f"version {version}"
     return str(connection.execute(sa.select(schema.revision.c.version_num)).scalar_one())
 
 
 def _make_tables(connection: sa.Connection) -> None:
-    """Make all tables as they are now: all migrations in turn give the same tables."""
+    """Make all tables as they are now: migrations from older ones give the same tables."""
     schema.metadata.create_all(connection, checkfirst=False)
     schema.revision.create(connection, checkfirst=False)
     connection.execute(schema.revision.insert(), {"version_num": schema.REVISIONS[-1]})

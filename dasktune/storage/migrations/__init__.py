@@ -7,6 +7,7 @@ two. This package is imported only for a migration, because Alembic is slow to i
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from itertools import count
@@ -21,12 +22,20 @@ from alembic.script import ScriptDirectory
 
 from dasktune.storage.database import schema
 
+FOLDERS = [Path(__file__).parent / "versions"]
+"""Where the scripts are."""
+
 
 def scripts() -> ScriptDirectory:
     """Return Alembic's view of the revisions."""
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
+    folders = os.pathsep.join(map(str, FOLDERS))
+    for name, value in (
+        ("script_location", str(Path(__file__).parent)),
+        ("version_locations", folders),
+        ("path_separator", "os"),
+    ):
+        config.set_main_option(name, value.replace("%", "%%"))
     return ScriptDirectory.from_config(config)
 
 
@@ -36,29 +45,24 @@ def context_of(connection: sa.Connection, **options: Any) -> MigrationContext:
     return MigrationContext.configure(connection, opts={**table, **options})
 
 
-def migrate(connection: sa.Connection, revision: str | None, *, to: str = "head") -> None:
-    """Lead the tables from one revision to another, inside the connection's transaction.
+def migrate(connection: sa.Connection, revision: str) -> None:
+    """Lead the tables to the newest revision, inside the connection's transaction.
 
     Parameters
     ----------
     connection
         Holds the lock under which tables are changed.
     revision
-        The present revision; None without tables. The caller gives it because databases from
-        before Alembic do not record it.
-    to
-        The target revision.
+        The present revision.
     """
     directory = scripts()
 
     def steps(current: Any, _: MigrationContext) -> list[MigrationStep]:
-        ahead = reversed(list(directory.iterate_revisions(to, revision or "base")))
+        ahead = reversed(list(directory.iterate_revisions("head", revision)))
         upgrade = MigrationStep.upgrade_from_script
         return [upgrade(directory.revision_map, script) for script in ahead]
 
     context = context_of(connection, fn=steps)
-    if revision is not None and not context.get_current_heads():
-        context.stamp(directory, revision)
     with Operations.context(context):
         context.run_migrations()
 

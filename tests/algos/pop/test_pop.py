@@ -143,18 +143,6 @@ def test_poor_trial_is_ended_once_another_is_better() -> None:
     assert Stop(trial=0) in predicted(tuner, 1)
 
 
-def test_rule_of_before_ends_a_poor_trial_at_once() -> None:
-    tuner = begun(ends_poor=True)
-    identity = {name: value for name, value in tuner.identity().items() if name != "poor"}
-    before = tuner.options.of_before(identity)
-    assert before.identity() == {
-        name: value for name, value in tuner.options.identity().items() if name != "poor"
-    }
-    tuner.options = before
-    tuner.tell(report(0, 2, 0.07))
-    assert predicted(tuner, 0) == [Stop(trial=0)]
-
-
 def test_or_it_waits_behind_all_others() -> None:
     tuner = begun()
     tuner.tell(report(0, 2, 0.02))

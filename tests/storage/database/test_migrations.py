@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -21,21 +21,33 @@ from alembic.autogenerate import compare_metadata
 
 from dasktune.errors import StorageError
 from dasktune.storage.database import schema
-from dasktune.storage.database.database import Database
+from dasktune.storage.database.database import Batch, Database
+from dasktune.storage.database.schema import (
+    CheckpointRow,
+    EventRow,
+    MetricRow,
+    TrialRow,
+)
 from dasktune.storage.migrations import back_up, context_of, migrate, scripts
+from tests.storage.database.later import NEWEST, later_version
 
-OLD = (Path(__file__).parent / "tables_of_version_2.sql").read_text()
-"""What the last release before migrations has made and written."""
+ROOT = Path(__file__).parents[3]
 
-NEWEST = schema.REVISIONS[-1]
+BEFORE = schema.REVISIONS[-1]
+
+
+@pytest.fixture
+def later() -> Iterator[None]:
+    """Make this process one of a later version of dasktune."""
+    with later_version():
+        yield
 
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """Return a database of version 2."""
+    """Return a database of the version before."""
     file = tmp_path / "x.db"
-    with closing(sqlite3.connect(file)) as connection:
-        connection.executescript(OLD)
+    make_old(str(file))
     return file
 
 
@@ -62,41 +74,65 @@ def dump(file: Path) -> list[str]:
         return list(connection.iterdump())
 
 
-def make_old(url: str) -> None:
-    """Make the tables and rows of version 2, as they were before Alembic knew of them."""
+def make_old(url: str, name: str = "digits") -> None:
+    """Make a database of the version before, with a row of each kind."""
+    with closing(Database(url)) as database:
+        study = database.create_study(name, root="r0", spec={"n": 1}, created=1.5)
+        assert study is not None
+        trial = TrialRow(
+            study_id=study.id, number=0, state="RUNNING", steps=3, value=None, record={}
+        )
+        database.write(
+            Batch(
+                events=[
+                    EventRow(study_id=study.id, number=n, payload={"kind": kind, "place": 0})
+                    for n, kind in enumerate(("tuner", "ask", "tell", "snapshot", "added"))
+                ],
+                trials=[
+                    replace(trial, number=n, value=value)
+                    for n, value in enumerate((0.25, math.nan, None, -math.inf))
+                ],
+                metrics=[MetricRow(key="a", root="r0", step=1, values={"loss": math.inf})],
+                checkpoints=[CHECKPOINT],
+            )
+        )
+        database.note(study.id, {"value": "to know"})
+
+
+CHECKPOINT = CheckpointRow(
+    key="a", root="r0", step=1, attempt="1", digest="d", nbytes=1, seconds=0.5, used=7.5
+)
+
+
+def contents(database: Database) -> str:
+    (study,) = database.studies()
+    return repr(
+        (
+            study,
+            list(database.events(study.id)),
+            list(database.notes(study.id)),
+            list(database.trials(study.id)),
+            list(database.metrics("r0")),
+            list(database.checkpoints("r0")),
+        )
+    )
+
+
+def titles(url: str) -> list[str]:
     engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        migrate(connection, None, to="0001")
-        connection.exec_driver_sql("DELETE FROM dasktune_meta")
-        schema.revision.drop(connection)
-        for line in OLD.splitlines():
-            if line.startswith("INSERT"):
-                connection.execute(sa.text(line.replace(":", "\\:")))
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT title FROM dasktune_studies").scalars().all()
     engine.dispose()
-
-
-def contents(database: Database) -> dict[str, list[Any]]:
-    return {
-        "studies": list(database.studies()),
-        "events": list(database.events(1)),
-        "notes": list(database.notes(1)),
-        "trials": list(database.trials(1)),
-        "metrics": list(database.metrics("r0")),
-        "checkpoints": list(database.checkpoints("r0")),
-        "stages": list(database.stages(1)),
-    }
+    return list(found)
 
 
 def test_the_revisions_are_those_of_the_scripts() -> None:
-    found = [one.revision for one in scripts().walk_revisions()]
-    assert tuple(reversed(found)) == schema.REVISIONS
-    assert scripts().get_heads() == [NEWEST]
+    known = [each.revision for each in scripts().walk_revisions()]
+    assert tuple(reversed(known)) == schema.REVISIONS
+    assert scripts().get_heads() == [BEFORE]
 
 
-@pytest.mark.parametrize("way", ["made", "migrated"])
-def test_tables_are_those_of_the_schema(server: str, way: str) -> None:
-    if way == "migrated":
-        make_old(server)
+def test_tables_are_those_of_the_schema(server: str) -> None:
     Database(server).close()
     engine = sa.create_engine(server)
     with engine.begin() as connection:
@@ -104,79 +140,45 @@ def test_tables_are_those_of_the_schema(server: str, way: str) -> None:
         has_identity = connection.dialect.name == "postgresql"
         context = context_of(connection, compare_server_default=has_identity)
         assert compare_metadata(context, schema.metadata) == []
-        assert context.get_current_heads() == (NEWEST,)
-        migrate(connection, NEWEST)  # nothing is left to do
+        assert context.get_current_heads() == (BEFORE,)
+        migrate(connection, BEFORE)  # nothing is left to do
     engine.dispose()
 
 
 def test_migration_keeps_all_rows(server: str) -> None:
     make_old(server)
-    database = Database(server)
-    found = contents(database)
-    assert [study.name for study in found["studies"]] == ["digits"]
-    assert [one.payload["kind"] for one in found["events"]] == [
-        *("tuner", "ask", "tell", "snapshot", "added")
-    ]
-    assert math.isnan(found["events"][2].payload["metrics"]["loss"])
-    assert [repr(one.value) for one in found["trials"]] == ["0.25", "nan", "None", "-inf"]
-    assert found["notes"][0].payload["value"] == "to know"
-    assert found["metrics"][0].values == {"loss": 0.25, "rate": math.inf}
-    (checkpoint,) = found["checkpoints"]
-    assert (checkpoint.created, checkpoint.used, checkpoint.study_id) == (0, 0, None)
-    assert [one.number for one in database.tuner_events(1, "tuner")] == [0]
-    assert [one.number for one in database.events(1, place=0)] == [0, 1, 2, 3]
-    snapshot = database.last_tuner_event(1, "snapshot", 0)
-    assert snapshot is not None
-    assert snapshot.number == 3
-    (stage,) = found["stages"]
-    assert (stage.run, stage.trials, stage.message) == ("", [], "")
-    assert (database.last_run(1), database.failed_stages(1, 9)) == (None, [])
-    best = database.best_trial(1, is_maximized=False)
-    assert best is not None
-    assert best.number == 0
-    figures = database.figures(1)
-    assert (figures.steps_requested, figures.steps_executed) == (9 + 3 + 3 + 3, 3)
-    database.close()
-    again = Database(server)
-    assert repr(contents(again)) == repr(found)
-    again.close()
+    with closing(Database(server)) as database:
+        before = contents(database)
+    with later_version():
+        for _ in range(2):
+            with closing(Database(server)) as database:
+                assert contents(database) == before
+    assert titles(server) == ["DIGITS"]
 
 
-def test_migration_from_the_last_revision_keeps_all_rows(server: str) -> None:
-    make_old(server)
-    engine = sa.create_engine(server)
-    with engine.begin() as connection:
-        migrate(connection, "0001", to="0002")
-    with engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE dasktune_checkpoints SET used = 7.5")
-    engine.dispose()
-    database = Database(server)
-    assert [one.used for one in database.storage_rows()] == [7.5]
-    assert [(one.trials, one.kind, one.workers) for one in database.stages(1)] == [([], "", 1)]
-    assert {one.kind for one in database.metrics("r0")} == {None}
-    database.close()
-
-
+@pytest.mark.usefixtures("old", "later")
 def test_migration_keeps_a_copy_of_the_file(old: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = dump(old)
     with caplog.at_level(logging.WARNING, "dasktune"):
         Database(old).close()
-    copy = old.with_name("x.db.before-0011.bak")
+    copy = old.with_name("x.db.before-0013.bak")
     assert dump(copy) == before
     assert dump(old) != before
     (line,) = (one for one in caplog.messages if "brought up to date" in one)
     assert str(copy) in line
-    assert "from revision 0001 to 0011" in line
+    assert "from revision 0012 to 0013" in line
     Database(old).close()
     assert [one.name for one in old.parent.glob("*.bak")] == [copy.name]
 
 
+@pytest.mark.usefixtures("old", "later")
 def test_migration_overwrites_no_earlier_copy(old: Path) -> None:
     first, second = back_up(old, NEWEST), back_up(old, NEWEST)
-    assert [first.name, second.name] == ["x.db.before-0011.bak", "x.db.before-0011.2.bak"]
+    assert [first.name, second.name] == ["x.db.before-0013.bak", "x.db.before-0013.2.bak"]
     assert dump(first) == dump(second) == dump(old)
 
 
+@pytest.mark.usefixtures("old", "later")
 def test_migration_without_copy_changes_nothing(old: Path) -> None:
     file = old.rename(old.with_name("x" * 240 + ".db"))  # the name of a copy is too long
     before = dump(file)
@@ -185,12 +187,13 @@ def test_migration_without_copy_changes_nothing(old: Path) -> None:
     assert dump(file) == before
 
 
+@pytest.mark.usefixtures("old", "later")
 def test_copy_on_a_full_disk_is_an_error_and_is_removed(old: Path) -> None:
     before = dump(old)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, limits[1]))
     try:
-        with pytest.raises(StorageError, match=r"it cannot be copied to .*x\.db\.before-0011\.bak"):
+        with pytest.raises(StorageError, match=r"it cannot be copied to .*x\.db\.before-0013\.bak"):
             Database(old)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -198,25 +201,26 @@ def test_copy_on_a_full_disk_is_an_error_and_is_removed(old: Path) -> None:
     assert list(old.parent.glob("*.bak*")) == []
 
 
-def test_failed_migration_changes_nothing(old: Path) -> None:
-    with closing(sqlite3.connect(old)) as connection:
-        connection.execute("UPDATE dasktune_trials SET record = 'no JSON' WHERE number = 3")
-        connection.commit()
-    before = dump(old)
-    with pytest.raises(StorageError, match="cannot be brought up to date"):
-        Database(old)
-    assert dump(old) == before
-    assert dump(old.with_name("x.db.before-0011.bak")) == before
+def test_failed_migration_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "x.db"
+    make_old(str(file), "wrong")
+    before = dump(file)
+    with later_version(), pytest.raises(StorageError, match="cannot be brought up to date"):
+        Database(file)
+    assert dump(file) == before
+    assert dump(file.with_name("x.db.before-0013.bak")) == before
 
 
 MIGRATE = """
 import sys
-from dasktune.storage.database.database import Database
+from dasktune.storage.database.database import Batch, Database
+from tests.storage.database.later import later_version
 print("ready", flush=True)
 sys.stdin.readline()
-database = Database(sys.argv[1])
-print(sum(1 for _ in database.events(1)), flush=True)
-database.close()
+with later_version():
+    database = Database(sys.argv[1])
+    print(sum(1 for each in database.studies() for _ in database.events(each.id)), flush=True)
+    database.close()
 """
 
 
@@ -227,7 +231,7 @@ def test_concurrent_starts_make_or_migrate_once(server: str, is_old: bool) -> No
         make_old(server)
     command = [sys.executable, "-c", MIGRATE, server]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    drivers = [subprocess.Popen(command, text=True, **pipes) for _ in range(3)]
+    drivers = [subprocess.Popen(command, text=True, cwd=ROOT, **pipes) for _ in range(3)]
     for driver in drivers:
         assert driver.stdout.readline() == "ready\n"
     for driver in drivers:
@@ -251,9 +255,10 @@ def test_threads_open_a_new_file_concurrently(tmp_path: Path, turn: int) -> None
         list(pool.map(open_it, range(4)))
 
 
+@pytest.mark.usefixtures("old", "later")
 def test_reader_does_not_migrate(old: Path) -> None:
     before, files = old.read_bytes(), sorted(old.parent.iterdir())
-    with pytest.raises(StorageError, match=r"older version .*revision 0001.* dasktune migrate"):
+    with pytest.raises(StorageError, match=r"older version .*revision 0012.* dasktune migrate"):
         Database(old, create=False)
     assert old.read_bytes() == before
     assert sorted(old.parent.iterdir()) == files
@@ -264,8 +269,9 @@ def test_reader_does_not_migrate(old: Path) -> None:
     ("change", "got"),
     [
         ("UPDATE dasktune_alembic_version SET version_num = '9999'", "got 9999"),
+        ("UPDATE dasktune_alembic_version SET version_num = '0011'", "got 0011"),
         ("UPDATE dasktune_meta SET number = 4", "got version 4"),
-        ("UPDATE dasktune_meta SET number = 1", "got version 1"),
+        ("UPDATE dasktune_meta SET number = 2", "got version 2"),
     ],
 )
 def test_another_version_is_refused(tmp_path: Path, change: str, got: str, create: bool) -> None:
@@ -280,11 +286,13 @@ def test_another_version_is_refused(tmp_path: Path, change: str, got: str, creat
     assert dump(file) == before
 
 
-def test_older_releases_refuse_a_migrated_database(old: Path) -> None:
-    Database(old).close()
-    with closing(sqlite3.connect(old)) as connection:
-        ((number,),) = connection.execute("SELECT number FROM dasktune_meta")
-    assert number == schema.META_VERSION > 2
+def test_older_version_refuses_a_migrated_database(old: Path) -> None:
+    with later_version():
+        Database(old).close()
+    before = dump(old)
+    with pytest.raises(StorageError, match="got 0013: it was made by another version"):
+        Database(old)
+    assert dump(old) == before
 
 
 @pytest.mark.process
