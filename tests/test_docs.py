@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -232,11 +233,11 @@ class Counting(Adding):
 
     def build(self, hp: Mapping[str, Any]) -> None:
         super().build(hp)
-        self.count = 0
+        self.count = itertools.count()
 
     def train(self) -> None:
         super().train()
-        self.count += 1
+        next(self.count)
 
 
 @pytest.mark.process

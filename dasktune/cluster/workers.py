@@ -109,7 +109,9 @@ class Workers:
     Attributes
     ----------
     paused
-        Those that Dask has paused, and that execute nothing: they begin nothing either.
+        Those that Dask has paused, since their memory is nearly full: they begin nothing.
+    resting
+        Those of them that execute nothing.
     has_met_all
         Whether all workers of the cluster were ready when this was opened.
     """
@@ -139,6 +141,7 @@ class Workers:
         """By worker: the scheduler's word of when it was heard last, and since when that is so."""
         self._silent: set[str] = set()
         self.paused: frozenset[str] = frozenset()
+        self.resting: frozenset[str] = frozenset()
         self._scheduler = ""
         self._open = False
         self._is_sent = False
@@ -285,8 +288,10 @@ class Workers:
     def _check_patience(self, seconds: float, patience: float, reason: str) -> str:
         """Raise an error if no worker will come; log each new reason of waiting once."""
         if self._elastic is None and seconds > patience:
+            paused = [*paused_workers(self._client.scheduler_info()["workers"])]
             raise ClusterError(
                 f"the cluster must have a worker, it has none after {patience:.0f} s"
+                + "".join(f"; {paused_text(worker)}" for worker in paused[:1])
             )
         if self._elastic is None:
             return reason
@@ -371,7 +376,8 @@ class Workers:
         if identity["id"] != self._scheduler and self._scheduler:
             return False
         present = self._heard_of(identity["workers"], time.monotonic())
-        self.paused = frozenset(_paused(identity["workers"]))
+        self.paused = frozenset(paused_workers(identity["workers"]))
+        self.resting = frozenset(_resting(identity["workers"])) & self.paused
         for address in present - self._known:
             self._meet(address)
         for address in self._known - present:
@@ -503,11 +509,26 @@ def _offer_of(greeting: Mapping[str, Any]) -> Offer:
     return Offer.of(greeting["resources"], greeting["class"], greeting["tags"])
 
 
-def _paused(infos: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the paused workers that execute nothing, as their last heartbeat has it."""
+def paused_workers(infos: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the workers that Dask has paused."""
     for address, info in infos.items():
-        executing = info["metrics"].get("task_counts", {}).get("executing", 0)
-        if info["status"] == Status.paused.name and not executing:
+        if info["status"] == Status.paused.name:
+            yield address
+
+
+def paused_text(worker: str) -> str:
+    """Return in words that Dask has paused a worker, and what helps."""
+    return (
+        f"Dask has paused worker {worker}: it uses nearly all of its memory_limit. It gets no "
+        "stage until it uses less. Start workers with a higher limit, or with memory_limit=0, "
+        "which is none"
+    )
+
+
+def _resting(infos: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the workers that execute nothing, as their last heartbeat has it."""
+    for address, info in infos.items():
+        if not info["metrics"].get("task_counts", {}).get("executing", 0):
             yield address
 
 

@@ -16,7 +16,7 @@ from typing import assert_never
 
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.waiting import trials_of
-from dasktune.engine.timeouts import DURABLE_SECONDS
+from dasktune.engine.timeouts import DURABLE_SECONDS, MISSED_SECONDS
 from dasktune.graph.events import (
     Event,
     Failed,
@@ -87,7 +87,7 @@ class StateRecorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptLost:
-    """An attempt was lost with its worker: it must not go on elsewhere."""
+    """An attempt was lost with its worker, or is taken from it: Dask must not run it any more."""
 
     attempt: str
 
@@ -145,6 +145,10 @@ class _OpenAttempt:
     ----------
     kind
         The compute class of its worker.
+    ended_at
+        The time of its end, or of the last look-up after that.
+    was_ended_at
+        The time of its end.
     held
         The messages that wait until the metrics for the first of them are looked up.
     is_asked
@@ -157,6 +161,7 @@ class _OpenAttempt:
     kind: str
     reports: dict[Step, tuple[str, Metrics]] = field(default_factory=dict)
     ended_at: float | None = None
+    was_ended_at: float = 0.0
     held: list[StageMessage] = field(default_factory=list)
     is_asked: bool = False
     is_omitted: bool = False
@@ -247,6 +252,30 @@ class Attempts:
             following.append(Started(attempt=slot.queue[0].id))
         following += [AttemptLost(attempt=attempt.id) for attempt in self._attempts_on(worker)]
         return [*following, WorkerGone(worker=worker)]
+
+    def take_back(self, resting: Collection[str], *, now: float, at: float) -> list[Following]:
+        """Return the events and notes that take stages from workers that do not begin them.
+
+        Parameters
+        ----------
+        resting
+            Workers that execute nothing, since Dask has paused them.
+        now
+            Seconds since the run began.
+        at
+            Epoch seconds.
+        """
+        waiting = [
+            attempt
+            for worker in resting
+            for attempt in reversed(self._attempts_on(worker))
+            if not attempt.has_begun and self.order_of(attempt.id) is not None
+        ]
+        following: list[Following] = []
+        for attempt in waiting:
+            lost = StageEnded(attempt=attempt.id, step=attempt.start, status="lost", at=at)
+            following += [AttemptLost(attempt=attempt.id), *self.receive(lost, now)]
+        return following
 
     def likely_saves(self, worker: str, *, goes_far: bool = False) -> list[str]:
         """Return the keys of states that a lost worker may have saved without a message.
@@ -360,16 +389,19 @@ class Attempts:
         attempt = self._view.attempts.get(question.attempt)
         if attempt is not None:
             yield from self._found(known, attempt, commits)
-            yield from self._without_end(known, attempt)
+            yield from self._without_end(known, attempt, now)
 
-    def _without_end(self, known: _OpenAttempt, attempt: AttemptView) -> Iterator[TrainingEnded]:
-        """Yield the loss of an attempt whose last state is left out and whose message was lost.
+    def _without_end(
+        self, known: _OpenAttempt, attempt: AttemptView, now: float
+    ) -> Iterator[TrainingEnded]:
+        """Yield the loss of an attempt whose last message was lost, and whose state is not stored.
 
-        The message waits until the states before it are stored.
+        Where the state is left out, the message waits until the states before it are stored.
         """
         order, attempts = known.order, self._view.attempts
         waits = order.after in attempts or attempt.saved < max(order.saves, default=-1)
-        if known.is_omitted and attempt.id in attempts and not waits:
+        is_due = known.is_omitted and not waits
+        if attempt.id in attempts and (is_due or now - known.was_ended_at >= MISSED_SECONDS):
             logger.info("the last message of attempt %s was lost: trained again", attempt.id)
             self._touched.setdefault(attempt.id, False)
             yield TrainingEnded(attempt=attempt.id, step=order.start, status="lost")
@@ -558,6 +590,7 @@ class Attempts:
     def _ended(self, known: _OpenAttempt, message: StageEnded, now: float) -> list[Following]:
         if known.ended_at is None:  # Dask may have told it before
             self.worker_seconds += message.seconds * len(known.order.workers)
+            known.was_ended_at = now
         known.ended_at, known.is_omitted = now, message.is_omitted
         attempt = self._view.attempts.get(message.attempt)
         if message.status == "missing" and not (attempt and attempt.uprooted):

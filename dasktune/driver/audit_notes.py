@@ -51,11 +51,14 @@ class AuditFigures:
     differing
         Number of audits that found one.
     not_run
-        Number of audits that were drawn and not done.
+        Number of audits that were drawn and not done. No text for people has it: nothing is
+        missing, since each resume proves itself and audits are samples.
     incomparable
         Number of audits whose worker computes other bits than the one that trained.
     resumes
         Number of stages that resumed from a stored state.
+    steps
+        Number of steps that audits trained; the check of the trainer is no audit.
     refused
         Number of lineages whose states could not be resumed.
     differences
@@ -72,6 +75,7 @@ class AuditFigures:
     not_run: int = 0
     incomparable: int = 0
     resumes: int = 0
+    steps: Step = 0
     refused: int = 0
     differences: tuple[str, ...] = ()
 
@@ -86,7 +90,7 @@ class AuditFigures:
             resumes = max(audited, self.resumes)
             share = f"{audited:,} of " if resumes > audited else ""
             yield f"audited {share}{counted(resumes, 'resume')}: {result}"
-        elif self.not_run or self.incomparable:
+        elif self.incomparable:
             yield "audited no resume"
         if self.incomparable:
             yield (
@@ -96,8 +100,6 @@ class AuditFigures:
         if self.refused:
             lineages = counted(self.refused, "lineage")
             yield f"{lineages} could not be resumed, and trained alone"
-        if self.not_run:
-            yield f"{self.not_run:,} {'more drawn and not done' if audited else 'drawn'}"
 
 
 def named(trials: Iterable[int]) -> str:
@@ -125,6 +127,7 @@ def figures_of(history: History) -> AuditFigures:
         not_run=sum(note["not_run"] for note in runs),
         incomparable=results.count("incomparable"),
         resumes=max((note["resumes"] for note in runs), default=0),
+        steps=sum(note["steps"] for note in audits),
         refused=len(refused),
         differences=tuple(note["text"] for note in (*audits, *refused) if note["text"]),
     )
@@ -136,7 +139,7 @@ def counts_of(history: History) -> AuditCounts:
     return AuditCounts(
         resumes=figures.resumes,
         audits=figures.identical + figures.differing,
-        steps=sum(note["steps"] for note in audits),
+        steps=figures.steps,
         # Notes of older versions have none.
         seconds=sum(note.get("seconds", 0.0) for note in audits),
     )

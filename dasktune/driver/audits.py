@@ -95,7 +95,7 @@ class NoAudits:
         self,
         submitter: Submitter,
         wake: Callable[[], None],
-        paused: Collection[str],
+        resting: Collection[str],
         *,
         is_last: bool = False,
     ) -> bool:
@@ -219,7 +219,7 @@ class Audits:
         self,
         submitter: Submitter,
         wake: Callable[[], None],
-        paused: Collection[str],
+        resting: Collection[str],
         *,
         is_last: bool = False,
     ) -> bool:
@@ -231,11 +231,11 @@ class Audits:
             Sends it.
         wake
             Called from any thread when a result is there.
-        paused
-            The workers that begin nothing at present.
+        resting
+            The paused workers that execute nothing.
         is_last
             Whether nothing else is left to train: then only those begin that a study always has,
-            and those on paused workers are given up.
+            and those on resting workers are given up.
 
         Raises
         ------
@@ -249,10 +249,10 @@ class Audits:
                 del self._running[name]
                 self._take(running, _receipt_of(running.future))
         if is_last:
-            self._give_up(paused)
+            self._give_up(resting)
         is_wanted = self._draw.waiting and (self._draw.is_first or not is_last)
         if is_wanted and not self._is_closed and self._lost < MOST_LOST:
-            self._begin(submitter, wake, paused, is_last=is_last)
+            self._begin(submitter, wake, is_last=is_last)
         return bool(self._running)
 
     def close(self) -> None:
@@ -266,9 +266,9 @@ class Audits:
             with suppress(StorageError):  # another error may be why the run ends
                 self._note(RESUMES, run=self._run, resumes=counts.resumes, not_run=not_run)
 
-    def _give_up(self, paused: Collection[str]) -> None:
+    def _give_up(self, resting: Collection[str]) -> None:
         """Drop the audits on workers that begin nothing: nobody knows when they will."""
-        for running in self._running_on(paused):
+        for running in self._running_on(resting):
             logger.warning("worker %s is paused: its audit is given up", running.workers[0])
             self._cancel([running])
 
@@ -276,12 +276,11 @@ class Audits:
         self,
         submitter: Submitter,
         wake: Callable[[], None],
-        paused: Collection[str],
         *,
         is_last: bool,
     ) -> None:
         trained = self._view.steps_executed - self._steps_before
-        slots = self._free_slots(paused)
+        slots = self._free_slots()
         if not slots:
             return
         begun = self._draw.begin(
@@ -329,10 +328,11 @@ class Audits:
                 idle.setdefault(slot.kind, []).append(slot.worker)
         return next((each[:count] for each in idle.values() if len(each) >= count), [])
 
-    def _free_slots(self, paused: Collection[str]) -> list[SlotView]:
+    def _free_slots(self) -> list[SlotView]:
         """Return the slots that could have an audit, those with the least to do first."""
         taken = {*self.nodes} | self._leaving
-        taken |= {*paused, *(aside.worker for aside in self._view.aside), *self._view.withheld}
+        taken |= {aside.worker for aside in self._view.aside}
+        taken |= {*self._view.paused, *self._view.withheld}
         taken |= {*self._view.beside}  # where memory may have no room for two
         slots = [slot for worker, slot in self._view.slots.items() if worker not in taken]
         return sorted(slots, key=lambda slot: len(slot.queue))

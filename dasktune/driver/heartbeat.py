@@ -14,7 +14,7 @@ import socket
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Protocol
@@ -23,6 +23,7 @@ from distributed import Client
 
 import dasktune
 from dasktune.cluster.pools import PoolStatus, elastic_of
+from dasktune.cluster.workers import paused_workers
 from dasktune.driver import prometheus
 from dasktune.driver.audit_notes import AuditDifferenceError
 from dasktune.driver.history import History
@@ -235,15 +236,15 @@ class Heartbeat:
         view, now = self._engine.view, time.time()
         waits = tuple(waits_of(view, self._surroundings(sharing, now)))
         self._warn_of_needs(waits)
-        aside = sum(1 for _ in view.aside)
-        withheld = sum(1 for _ in view.withheld)
+        aside = {each.worker for each in view.aside}
+        unused = {*aside, *view.withheld, *view.paused}
         return RunStatus(
             seen=now,
             seconds_left=self._seconds_left(now),
             waits=waits,
             workers={
-                "usable": len(view.slots) - aside - withheld,
-                "aside": aside,
+                "usable": len(view.slots) - len(unused),
+                "aside": len(aside),
                 "busy": view.busy_workers,
                 "stages_waiting": view.stages_waiting,
             },
@@ -283,11 +284,12 @@ class Heartbeat:
     def _surroundings(self, sharing: OtherDrivers | None, now: float) -> Surroundings:
         view = self._engine.view
         present: Mapping[str, Offer] = {}
+        paused: Collection[str] = ()
         if view.slots:
             self._deserted = None
         else:
             self._deserted = self._deserted or now
-            present = self._present()
+            present, paused = self._present()
         self._delays = self._delays.at(view, now)
         is_gone = self._client.status != "running"
         self._gone_since = (self._gone_since or now) if is_gone else None
@@ -296,6 +298,7 @@ class Heartbeat:
             now=now,
             needs=view.needs,
             present=present,
+            paused=paused,
             pool=None if self._elastic is None or view.slots else self._elastic.waiting(),
             pools=self._pools(),
             deserted=self._deserted,
@@ -310,19 +313,23 @@ class Heartbeat:
         """Return the pools of a cluster that starts its workers itself."""
         return () if self._elastic is None else tuple(p.status for p in self._elastic.pools())
 
-    def _present(self) -> dict[str, Offer]:
-        """Return the offers of the workers of the cluster: none of them can be used."""
+    def _present(self) -> tuple[dict[str, Offer], list[str]]:
+        """Return the offers of the workers of the cluster, and the addresses of paused ones.
+
+        This is asked while the run can use none of them.
+        """
         if self._client.status != "running":
-            return {}
+            return {}, []
         try:
             workers = self._client.scheduler_info()["workers"]
         except (OSError, ValueError):
-            return {}  # the run itself notices that the scheduler is gone
+            return {}, []  # the run itself notices that the scheduler is gone
         known = self._engine.view.offers
-        return {
+        present = {
             address: known.get(address) or Offer.of(has.get("resources") or {})
             for address, has in workers.items()
         }
+        return present, [*paused_workers(workers)]
 
     def _seconds_left(self, now: float) -> float | None:
         """Return an estimate of the time for all requests, at the speed of the last minutes."""

@@ -10,10 +10,8 @@ from dasktune.engine.trials import TrialRecord
 from dasktune.graph.events import WorkerJoined
 from dasktune.needs import NumericClass
 from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.numerics import RecordedClass, record_class, recorded_class
-from dasktune.trainer.environment import NUMERICS
 
 PORTABLE = "portable"
 """Name in a study's description of what `dasktune.create_study` was given."""
@@ -35,20 +33,17 @@ class NumericRule:
         See `dasktune.create_study`.
     fingerprint
         Names the trainer in the store, or the study if it shares nothing.
-    root
-        The key under which the database has the states whose keys name no class.
     """
 
     portable: bool | None
     fingerprint: str
-    root: str
 
     def class_of(self, name: str) -> str:
         """Return the class of workers whose hardware has a numeric class of this name.
 
         Examples
         --------
-        >>> rules = [NumericRule(portable=each, fingerprint="", root="")
+        >>> rules = [NumericRule(portable=each, fingerprint="")
         ...          for each in (None, False, True)]
         >>> [rule.class_of("cpu x86_64") for rule in rules]
         ['cpu', 'cpu x86_64', 'any']
@@ -69,7 +64,7 @@ class NumericRule:
 
         Examples
         --------
-        >>> mixed, exact = (NumericRule(portable=each, fingerprint="", root="")
+        >>> mixed, exact = (NumericRule(portable=each, fingerprint="")
         ...                 for each in (None, False))
         >>> earlier = RecordedClass(name="cpu x86_64", is_sure=False)
         >>> mixed.plain_class(earlier).name, exact.plain_class(earlier).name
@@ -85,7 +80,7 @@ class NumericRule:
 
         Examples
         --------
-        >>> mixed, exact = (NumericRule(portable=each, fingerprint="", root="")
+        >>> mixed, exact = (NumericRule(portable=each, fingerprint="")
         ...                 for each in (None, False))
         >>> cpus, intel = RecordedClass(name="cpu"), RecordedClass(name="cpu x86_64")
         >>> [rule.is_plain("cpu x86_64", cpus) for rule in (mixed, exact)]
@@ -99,14 +94,12 @@ class NumericRule:
         return self.class_of(name) == self.plain_class(recorded).name
 
 
-def rule_of(row: StudyRow) -> NumericRule | None:
-    """Return the rule of a study; None for one that was created before there were classes."""
+def rule_of(row: StudyRow) -> NumericRule:
+    """Return the rule of a study."""
     spec = row.spec
-    if PORTABLE not in spec:
-        return None
     # A study that shares no states has a root of its own.
     name = str(spec["fingerprint"]) if spec["merge"] else row.root
-    return NumericRule(portable=spec[PORTABLE], fingerprint=name, root=row.root)
+    return NumericRule(portable=spec[PORTABLE], fingerprint=name)
 
 
 def may_store(row: StudyRow, store: CheckpointStore, trial: TrialRecord, name: str) -> bool:
@@ -125,8 +118,6 @@ def may_store(row: StudyRow, store: CheckpointStore, trial: TrialRecord, name: s
         If the store cannot be read.
     """
     rule = rule_of(row)
-    if rule is None:
-        return True
     if trial.numerics:
         return rule.class_of(name) == trial.numerics
     recorded = recorded_class(store.files, rule.fingerprint)
@@ -145,7 +136,7 @@ class NumericClasses:
     ----------
     rule
         How they are told apart; None takes all workers for one class, which no key names.
-    store, database
+    store
         The run's.
 
     Attributes
@@ -154,12 +145,9 @@ class NumericClasses:
         The class that no keys name; None before a worker has joined.
     """
 
-    def __init__(
-        self, rule: NumericRule | None, store: CheckpointStore, database: Database
-    ) -> None:
+    def __init__(self, rule: NumericRule | None, store: CheckpointStore) -> None:
         self._rule = rule
         self._store = store
-        self._database = database
         self._recorded: RecordedClass | None = None
         self.plain: NumericClass | None = None
 
@@ -198,23 +186,5 @@ class NumericClasses:
         if recorded is not None:
             return recorded
         [(most, _)] = Counter(names).most_common(1)
-        own = ANY if rule.portable else self._class_before(rule, names) or rule.class_of(most)
+        own = ANY if rule.portable else rule.class_of(most)
         return record_class(self._store.files, rule.fingerprint, own)
-
-    def _class_before(self, rule: NumericRule, names: Collection[str]) -> str | None:
-        """Return the class of the states that were stored before classes were recorded, if any.
-
-        Then all processors were one class. Of a GPU only its kind was recorded: it is taken for
-        one that the run has.
-        """
-        keys = [row.key for row in self._database.checkpoints(rule.root)]
-        commit = next(iter(self._store.commits(keys[:1]).values()), None)
-        if commit is None:
-            return None
-        if NUMERICS in commit.environment:
-            name = str(commit.environment[NUMERICS])
-            return CPU if _is_cpu(name) else name
-        device = str(commit.environment.get("device", "")).partition(":")[0]
-        if device == CPU:
-            return CPU
-        return next((name for name in names if name.partition(" ")[0] == device), device or None)

@@ -166,7 +166,7 @@ class StudyRun:
                 heartbeat=heartbeat,
                 audits=self._audits(),
                 weight=self.weight,
-                classes=NumericClasses(self.numerics, self.store, self.database),
+                classes=NumericClasses(self.numerics, self.store),
                 keep=self.keep,
             )
 

@@ -20,6 +20,7 @@ from typing import TypeVar, assert_never, cast
 from distributed import Client
 
 from dasktune.cluster.pools import ElasticCluster
+from dasktune.cluster.workers import paused_text
 from dasktune.driver import attempts as attempting
 from dasktune.driver import shared_stages as sharing
 from dasktune.driver.attempts import (
@@ -77,6 +78,7 @@ from dasktune.graph.events import (
     AuditsRun,
     Event,
     Lent,
+    Paused,
     RunStage,
     SaveMissed,
     SavePoint,
@@ -635,6 +637,18 @@ class DaskRunner:
             present = {event.numerics for event in joined if event.numerics is not None}
             self._engine.meet(plain, present)
 
+    def _note_paused(self) -> None:
+        """Do without the workers that Dask has paused; what they have not begun goes elsewhere."""
+        workers, view = self._cluster.workers, self._engine.view
+        before, paused = frozenset(view.paused), workers.paused & view.slots.keys()
+        for worker in paused - before:
+            logger.warning("%s", paused_text(worker), extra=about(worker=worker))
+        for worker in before - paused:
+            logger.info("worker %s is not paused any more", worker, extra=about(worker=worker))
+        if paused != before:
+            self._tell(Paused(workers=paused))
+        self._follow(self._attempts.take_back(workers.resting, now=self._now(), at=time.time()))
+
     def _note_aside(self) -> None:
         """Log which workers are put aside and taken back."""
         now = {aside.worker: aside for aside in self._engine.view.aside}
@@ -680,9 +694,9 @@ class DaskRunner:
         is_still = view.is_idle and not self._lost.any_joined
         if is_still and (trouble := cluster.trouble()) is not None:
             raise ClusterError(f"{trouble}. Run this again when it is mended: it goes on")
-        withheld = {*view.withheld}
+        kept = {*view.withheld, *view.paused}
         unused = (worker for worker in view.slots if not view.is_busy(worker))
-        idle = [worker for worker in unused if worker not in withheld]
+        idle = [worker for worker in unused if worker not in kept]
         pools = cluster.pools()
         wanted = self._pool_demand.of(view, pools, self._now(), left=self._left)
         cluster.use(wanted, idle, slowest_steps(view, pools))
@@ -701,8 +715,9 @@ class DaskRunner:
             self._count()
 
     def _turn_audits(self, *, is_last: bool = False) -> bool:
-        submitter, paused = self._cluster.submissions, self._cluster.workers.paused
-        is_under_way = self._audits.turn(submitter, self._wake, paused, is_last=is_last)
+        self._note_paused()
+        submitter, resting = self._cluster.submissions, self._cluster.workers.resting
+        is_under_way = self._audits.turn(submitter, self._wake, resting, is_last=is_last)
         nodes = self._audits.nodes
         if nodes != self._audited:
             self._audited = nodes
@@ -748,6 +763,7 @@ class DaskRunner:
             self._carry_out()
             self._cluster.check_futures(self._engine.view.attempts, self._now())
             self._follow(self._attempts.check(self._now()))
+            self._note_paused()
 
     def _close(self) -> None:
         try:

@@ -75,6 +75,8 @@ def demand_of(view: RunView, now: float, *, left: int | None, least: int = 1) ->
     # No more than all workers can be lent.
     workers = usable_slots(view, now, left=left, most=len(view.slots))
     wanted = _wanted(view, now, left)
+    if least > 1 and not view.busy_workers:
+        wanted = _of_one_class(view, wanted, least)
     return WorkerDemand(workers=workers, wanted=wanted, least=min(least, max(1, workers)))
 
 
@@ -91,6 +93,27 @@ def _wanted(view: RunView, now: float, left: int | None) -> frozenset[str] | Non
         worker for worker in view.claimable if any(view.meets(worker, each) for each in stages)
     )
     return frozenset(view.busy_claims).union(fitting)
+
+
+def _of_one_class(
+    view: RunView, wanted: frozenset[str] | None, least: int
+) -> frozenset[str] | None:
+    """Return the workers to want where each stage takes several of one class, and has too few.
+
+    Two studies with a worker of each of two classes could both begin nothing, and would wait for
+    each other. So each wants the workers of the class of which it has most.
+    """
+    withheld, claimable = frozenset(view.withheld), frozenset(view.claimable)
+    has: Counter[str] = Counter()
+    classes: dict[str, set[str]] = {}
+    for worker in claimable if wanted is None else claimable & wanted:
+        kind = view.slots[worker].kind
+        classes.setdefault(kind, set()).add(worker)
+        has[kind] += worker not in withheld
+    large = {kind: workers for kind, workers in classes.items() if len(workers) >= least}
+    if not large or max(has.values()) >= least:
+        return wanted
+    return frozenset(large[max(large, key=lambda kind: (has[kind], len(large[kind]), kind))])
 
 
 def open_stages(
@@ -118,7 +141,8 @@ def yet_to_begin(view: RunView, left: int | None) -> int:
     of `usable_slots`.
     """
     busy = view.busy_workers
-    if busy < len(view.slots) - len({*view.withheld, *view.beside}):
+    paused = (worker for worker in view.paused if not view.is_busy(worker))
+    if busy < len(view.slots) - len({*view.withheld, *paused, *view.beside}):
         return 0
     return max(1, busy) if left is None else left
 

@@ -294,8 +294,10 @@ class SharedStages:
     def _wait(self, order: RunStage, other: Lease) -> list[Following]:
         """Leave a stage to the driver that trains it, as long as it does."""
         self._refused.add(order.attempt)
-        self._waiting[order.attempt] = _Wait(order, other)
-        if not self._leasing.is_over(other):
+        is_over = self._leasing.is_over(other)
+        # Also where a clock is set back until the look-up: what is over is watched by nobody.
+        self._waiting[order.attempt] = _Wait(order, replace(other, is_done=is_over))
+        if not is_over:
             logger.info("steps %d-%d are trained by another driver", order.start, order.stop)
             self._leasing.watch(order.attempt, other)
         self._look_up(order.attempt)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from dasktune.cluster.pools import PoolStatus
+from dasktune.cluster.workers import paused_text
 from dasktune.driver.run_status import Wait
 from dasktune.engine.engine import Engine
 from dasktune.engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
@@ -51,6 +52,8 @@ class Surroundings:
         The needs of every stage.
     present
         What each worker of the cluster has by address, usable or not.
+    paused
+        Those of them that Dask has paused, while none is usable.
     pool
         What a cluster that starts its workers itself waits for, in words; None if nothing.
     pools
@@ -71,6 +74,7 @@ class Surroundings:
     now: float
     needs: Needs = NO_NEEDS
     present: Mapping[str, Offer] = field(default_factory=dict)
+    paused: Collection[str] = ()
     pool: str | None = None
     pools: tuple[PoolStatus, ...] = ()
     deserted: float | None = None
@@ -114,7 +118,12 @@ def waits_of(view: RunView, around: Surroundings) -> list[Wait]:
         text = "the scheduler is gone; the run waits for it, and for workers that come to it"
         return [Wait(kind="scheduler", text=text, since=around.disconnected)]
     waits = [*_for_workers(view, around), *_for_needs(view), *_for_share(view)]
-    waits += [*_for_aside(view), *_for_store(around), *_for_begin(view, around)]
+    waits += [
+        *_of_paused(view.paused),
+        *_for_aside(view),
+        *_for_store(around),
+        *_for_begin(view, around),
+    ]
     for name, count in sorted(around.others.items()):
         waits.append(Wait(kind="driver", text=f"{name} trains {counted(count, 'stage')}"))
     waits += _for_gangs(view)
@@ -143,6 +152,8 @@ def _for_workers(view: RunView, around: Surroundings) -> Iterator[Wait]:
         # Before the tuner begins there are no stages yet, but needs of all that will come.
         text = f"{counted(waiting, 'stage')} to run: {unmet}" if waiting else unmet
         yield Wait(kind="resources", text=text, since=around.deserted)
+    elif around.paused:
+        yield from _of_paused(around.paused)
     elif around.present:
         text = f"none of {counted(len(around.present), 'worker')} can be used yet"
         yield Wait(kind="workers", text=text, since=around.deserted)
@@ -230,6 +241,16 @@ def unmet_needs_text(unmet: Mapping[Needs, list[int]], offers: Collection[Offer]
         for needs, trials in islice(unmet.items(), MOST_UNMET)
     ]
     return "\n".join(lines)
+
+
+def _of_paused(paused: Iterable[str]) -> Iterator[Wait]:
+    """Yield workers that Dask has paused."""
+    workers = list(paused)
+    for worker in workers[:MOST_WORKERS]:
+        yield Wait(kind="worker", text=paused_text(worker))
+    if len(workers) > MOST_WORKERS:
+        text = f"{counted(len(workers) - MOST_WORKERS, 'worker')} more are paused"
+        yield Wait(kind="worker", text=text)
 
 
 def _for_aside(view: RunView) -> Iterator[Wait]:

@@ -37,6 +37,12 @@ The message of the commit comes from another thread than that of the end, and a 
 is written for seconds; only a lost message takes longer.
 """
 
+MISSED_SECONDS = 1000.0
+"""Time from a stage's end after which its last state is trained again if the store has it not.
+
+Its message was lost, and the state was evicted before it was looked for; or saving takes as long.
+"""
+
 CANCELLED_SECONDS = 10.0
 """Time from the cancellation of a stage, by somebody else, until the driver takes it for lost.
 

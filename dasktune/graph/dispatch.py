@@ -28,6 +28,7 @@ from dasktune.graph.events import (
     Instruction,
     Lent,
     Omitted,
+    Paused,
     Progress,
     Reports,
     Saved,
@@ -360,6 +361,8 @@ class Dispatcher:
                 self.frontier.order(deepest_first=event.is_crowded)
             case Lent():
                 self._lent(event)
+            case Paused():
+                self._placing.pause(event.workers)
             case AuditsRun():
                 self._placing.audit(event.nodes)
             case Tick():
@@ -433,8 +436,13 @@ class Dispatcher:
 
     @property
     def claimable(self) -> Iterator[str]:
-        """Yield the workers that a study may claim: one of those that share a device."""
-        return (worker for worker in self.slots if not self._placing.packing.is_extra(worker))
+        """Yield the workers that a study may claim: one of those that share a device.
+
+        A paused worker is of no use to it, unless it has a stage.
+        """
+        packing, paused = self._placing.packing, self._placing.paused
+        able = (each for each in self.slots if each not in paused or self.is_busy(each))
+        return (worker for worker in able if not packing.is_extra(worker))
 
     @property
     def busy_claims(self) -> Iterator[str]:
@@ -478,6 +486,11 @@ class Dispatcher:
     def withheld(self) -> Iterator[str]:
         """Yield the workers that other studies have."""
         return filter(self._placing.is_withheld, self.slots)
+
+    @property
+    def paused(self) -> Iterator[str]:
+        """Yield the workers that Dask has paused."""
+        return filter(self._placing.paused.__contains__, self.slots)
 
     @property
     def is_idle(self) -> bool:
@@ -820,18 +833,22 @@ class Dispatcher:
         """
         work, options = self.frontier.work(node), self.options
         errors, is_gang = work.errors.get(step, ()), self.frontier.workers_of(node) > 1
-        if is_gang and work.tries.get(step, 0) >= options.most_workers_tried:
+        is_last = work.tries.get(step, 0) >= options.most_workers_tried
+        if is_gang and is_last:
             return True  # each gang may have a worker that is put aside again and again
         if len(errors) < options.least_tries:
             return False
         if is_gang:
-            return not self._placing.may_try_other_gang(node)
+            may_wait = self._placing.may_try_later(node)
+            return not (may_wait or self._placing.may_try_other_gang(node))
         proven = set(filter(self._placing.trust.has_trained, chain.from_iterable(errors)))
-        return (
-            len(proven) >= options.workers_tried
-            or len(work.raised_on) >= options.most_workers_tried
-            or not self._placing.may_try_elsewhere(node)
-        )
+        if len(proven) >= options.workers_tried:
+            return True
+        if len(work.raised_on) >= options.most_workers_tried:
+            return True
+        if self._placing.may_try_elsewhere(node):
+            return False
+        return is_last or not self._placing.may_try_later(node)
 
     def _fail_node(self, node: Node, failure: Failure) -> None:
         """Fail every trial whose request needs the step that cannot be trained."""

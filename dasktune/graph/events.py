@@ -287,6 +287,13 @@ class Lent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """Dask has paused these workers, and no others: they begin nothing, but finish their stages."""
+
+    workers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditsRun:
     """These audits are under way, and no others.
 
@@ -324,6 +331,7 @@ Event = (
     | Evicted
     | StoreCrowded
     | Lent
+    | Paused
     | AuditsRun
     | Tick
 )

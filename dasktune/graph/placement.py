@@ -97,6 +97,8 @@ class Placing:
         self._idle: dict[str, None] = {}
         self._leaving: set[str] = set()
         self._lent: frozenset[str] | None = None
+        self.paused: frozenset[str] = frozenset()
+        """The workers that Dask has paused: a stage that they were sent would not begin."""
         self.loads = Loads(options.load_seconds)
         self._market = Market(frontier, speeds, self._kinds_for, loads=self.loads)
         self._moves = Moves(frontier, speeds, self._market, attempts)
@@ -240,7 +242,8 @@ class Placing:
     def raised(self, worker: str, place: Place, message: str, now: float) -> list[Place]:
         """Note that the step after a place raised on a worker, which may be put aside for that.
 
-        The last worker that is left is never put aside.
+        The last worker that is left is never put aside. One that is paused, or that another study
+        has, is left.
 
         Returns
         -------
@@ -251,7 +254,7 @@ class Placing:
         self.trust.raised(worker, place, message)
         if self.trust.is_aside(worker):
             return [place]
-        others = any(slot.worker != worker for slot in self._usable())
+        others = any(other != worker for other in self._trusted())
         if not others or not self.trust.is_doubtful(worker):
             return []
         self._idle.pop(worker, None)
@@ -266,11 +269,19 @@ class Placing:
 
     def may_try_elsewhere(self, node: Node) -> bool:
         """Whether there is a worker on which a stage has not raised yet."""
+        return any(map(self._may_have_stages, self._untried(node)))
+
+    def may_try_later(self, node: Node) -> bool:
+        """Whether a stage has not raised on some worker that is paused or another study's."""
+        staying = (each for each in self._untried(node) if each not in self._leaving)
+        return not all(map(self._may_have_stages, staying))
+
+    def _untried(self, node: Node) -> Iterator[str]:
+        """Yield the workers that fit a stage and on which it has not raised."""
         raised_on = self._frontier.work(node).raised_on
-        return any(
-            worker not in raised_on and self._fits(node, self.slots[worker])
-            for worker in filter(self._may_have_stages, self.slots)
-        )
+        for worker, slot in self.slots.items():
+            if worker not in raised_on and self._fits(node, slot):
+                yield worker
 
     def may_try_other_gang(self, node: Node) -> bool:
         """Whether a stage that raised on several workers may be trained by others together."""
@@ -294,11 +305,12 @@ class Placing:
         """Use these workers alone from now on; all if None."""
         self._lent = workers
         self._count_slots()
-        for worker in self.slots:
-            if self.is_withheld(worker):
-                self._idle.pop(worker, None)
-            else:
-                self._note_idle(worker)
+        self._note_all_idle()
+
+    def pause(self, workers: frozenset[str]) -> None:
+        """Give nothing to these workers, and something to all others again."""
+        self.paused = workers
+        self._note_all_idle()
 
     def is_withheld(self, worker: str) -> bool:
         """Whether another study has a worker, or may have others of its device.
@@ -348,6 +360,7 @@ class Placing:
         self.slots.clear()
         self._leaving.clear()
         self._lent = None
+        self.paused = frozenset()
         self.is_mixed = False
         self._idle.clear()
         self._heard_of.clear()
@@ -391,18 +404,27 @@ class Placing:
         if worker in self.slots and not self.is_busy(worker) and is_wanted:
             self._idle.setdefault(worker)
 
+    def _note_all_idle(self) -> None:
+        """Note anew which workers are idle: others than before may have stages."""
+        for worker in self.slots:
+            if self._may_have_stages(worker):
+                self._note_idle(worker)
+            else:
+                self._idle.pop(worker, None)
+
     def is_busy(self, worker: str) -> bool:
         """Whether a worker has a stage, or is lent to one."""
         return bool(self.slots[worker].queue) or worker in self.gangs.lenders
 
     def _may_have_stages(self, worker: str) -> bool:
-        """Whether a worker stays, and is this study's."""
-        return worker not in self._leaving and not self.is_withheld(worker)
+        """Whether a worker stays, is this study's, and would begin a stage."""
+        would_begin = worker not in self._leaving and worker not in self.paused
+        return would_begin and not self.is_withheld(worker)
 
     def _take_back(self, now: float) -> None:
         """Try workers again that were put aside for long enough, or all if no other is left."""
         back = self.trust.returning(now)
-        if not any(self._usable()):
+        if not any(self._trusted()):
             back = [aside.worker for aside in self.trust.aside]
         self.trust.take_back(back)
         for worker in back:
@@ -422,6 +444,12 @@ class Placing:
             choice = None if node is None else self._gathered(node, [slot], self._idle)
             if choice is not None and self._is_bound(choice.node, slot):
                 self._launch(*choice, None, now)
+
+    def _trusted(self) -> Iterator[str]:
+        """Yield the workers that stay and are trusted, also those that get nothing now."""
+        for worker in self.slots:
+            if worker not in self._leaving and not self.trust.is_aside(worker):
+                yield worker
 
     def _usable(self) -> Iterator[Slot]:
         """Yield the slots that are given stages."""
@@ -673,7 +701,7 @@ class Placing:
         if (
             slot is None
             or attempt.stopping
-            or not self._may_have_stages(attempt.worker)
+            or not all(map(self._may_have_stages, attempt.workers))
             or self._is_suspect(attempt)
             or not slot.queue
             or slot.queue[-1] is not attempt
@@ -748,6 +776,8 @@ class Placing:
         on_other_hosts = [slot for slot in untried if self.trust.host_of(slot.worker) not in hosts]
         if untried:
             return on_other_hosts or untried
+        if self.may_try_later(node) and any(map(self._is_new_here, self._frontier.ready())):
+            return []  # the others show whether the workers that are here are broken
         aside = [self.slots[aside.worker] for aside in self.trust.aside]
         last_resort = [
             slot
@@ -756,6 +786,11 @@ class Placing:
         ]
         trusted = [slot for slot in usable if not self.trust.is_on_trial(slot.worker)]
         return last_resort or trusted or usable
+
+    def _is_new_here(self, node: Node) -> bool:
+        """Whether a stage has not raised yet, and fits a worker that is given stages."""
+        is_new = not self._frontier.work(node).raised_on
+        return is_new and any(self._fits(node, slot) for slot in self._usable())
 
     @property
     def _looks_ahead(self) -> bool:

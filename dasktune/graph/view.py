@@ -366,6 +366,11 @@ class RunView:
         return self._dispatcher.withheld
 
     @property
+    def paused(self) -> Iterator[str]:
+        """Yield the workers that Dask has paused."""
+        return self._dispatcher.paused
+
+    @property
     def is_idle(self) -> bool:
         """Whether no attempt is under way."""
         return self._dispatcher.is_idle

@@ -150,10 +150,13 @@ def amounts(summary: Summary) -> list[Amount]:
         bars.insert(
             -1, ("withdrawn", "of those, before an audit forbade to merge", withdrawn, "k1")
         )
-    audited = summary["steps_audited"]
+    audited = summary["audits"]["steps"]
+    checked = summary["steps_audited"] - audited
+    if checked:
+        bars.append(("checked", "by checks of the trainer, beside all others", checked, "k1"))
     if audited:
-        bars.append(("audited", "by checks and audits, beside all others", audited, "k1"))
-    most = max(1, asked, summary["steps_executed"], audited)
+        bars.append(("audited", "by audits, beside all others", audited, "k1"))
+    most = max(1, asked, summary["steps_executed"], checked, audited)
     return [
         Amount(name=name, meaning=meaning, steps=steps, share=100 * steps / most, look=look)
         for name, meaning, steps, look in bars

@@ -128,6 +128,8 @@ class StudyStatus:
         verbose
             Leave nothing out, and add the tracebacks of failures.
         """
+        audited = self.audits.steps
+        checked = self.steps_audited - audited
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.last_activity))
         lines = [
             printable(f"{self.study} ({self.direction} {self.metric})"),
@@ -136,7 +138,8 @@ class StudyStatus:
             f"  steps   {self.steps_executed:,} trained of {self.steps_requested:,} asked for"
             + (f", {self.steps_repeated:,} of them repeated" if self.steps_repeated else "")
             + (f", {self.withdrawn.steps:,} of them withdrawn" if self.withdrawn.steps else "")
-            + (f", {self.steps_audited:,} more by checks and audits" if self.steps_audited else ""),
+            + (f", {checked:,} more by checks" if checked else "")
+            + (f", {audited:,} more by audits" if audited else ""),
             f"  stages  {_counts(self.stages)}",
             *self._audit_lines(),
             f"  last    {when}",

@@ -48,8 +48,9 @@ class AuditResults(TypedDict):
 
     ``not_run`` counts those that were drawn and not done. ``incomparable`` counts those whose
     worker computes other bits than the one that trained: they say nothing about the trainer.
-    ``resumes`` counts the stages that resumed from a stored state. ``differences`` says what
-    differed, and which trials rest on it, in one text for each audit.
+    ``resumes`` counts the stages that resumed from a stored state, ``steps`` the steps that audits
+    trained. ``differences`` says what differed, and which trials rest on it, in one text for each
+    audit.
     """
 
     identical: int
@@ -57,6 +58,7 @@ class AuditResults(TypedDict):
     not_run: int
     incomparable: int
     resumes: int
+    steps: int
     differences: list[str]
 
 
@@ -106,7 +108,8 @@ class Summary(TypedDict):
     states among them. ``steps_executed`` counts the steps that workers trained. They include
     ``steps_repeated``, which had been trained before, and ``steps_beyond``, which a trial
     trained before its order to stop arrived. ``steps_reused`` were found in the store.
-    ``steps_audited`` were trained by checks and audits, and are in no other figure.
+    ``steps_audited`` were trained by checks and audits, and are in no other figure; of these,
+    ``audits["steps"]`` were trained by audits.
     ``steps_withdrawn`` were trained before an audit found a difference, and are of no use since:
     their trials are trained alone. ``audits`` is the result of the audits of resumed stages, and
     ``withdrawn`` what rests on metrics behind a difference.
@@ -210,6 +213,7 @@ def audits_of(figures: AuditFigures) -> AuditResults:
         not_run=figures.not_run,
         incomparable=figures.incomparable,
         resumes=figures.resumes,
+        steps=figures.steps,
         differences=list(figures.differences),
     )
 
@@ -379,7 +383,6 @@ def audits_text(summary: Summary) -> str:
     figures = AuditFigures(
         identical=audits["identical"],
         differing=audits["differing"],
-        not_run=audits["not_run"],
         incomparable=audits["incomparable"],
         resumes=audits["resumes"],
     )

@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 
 from dasktune.cli import app
 from dasktune.cli.status import MOST_FAILED, read
-from dasktune.driver.history import History
+from dasktune.driver.history import AUDITED, History
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import StageRow, TrialRow
-
-OLD = Path(__file__).parents[1] / "storage" / "database" / "tables_of_version_2.sql"
+from tests.storage.database.later import later_version
 
 
 @pytest.fixture
@@ -97,6 +96,18 @@ def test_steps_of_checks_are_counted_apart(database: Database, tmp_path: Path) -
     assert "15 trained of 32 asked for, 3 of them repeated, 23 more by checks" in str(low)
     assert low.to_json()["steps_audited"] == 23
     assert "by checks" not in str(high)
+    assert "by audits" not in str(low)
+
+
+def test_steps_of_checks_and_audits_are_told_apart(database: Database, tmp_path: Path) -> None:
+    database.write(Batch(trials=TRIALS, stages=STAGES))
+    history = History(database, 1)
+    history.note_audited(18)
+    history.note(AUDITED, audit="identical", text="", steps=20)
+    low, _ = read(str(tmp_path))
+    assert "3 of them repeated, 18 more by checks, 20 more by audits" in str(low)
+    document = low.to_json()
+    assert (document["steps_audited"], document["audits"]["steps"]) == (38, 20)
 
 
 @pytest.mark.parametrize(("number", "best"), [(1, 1), (2, 0)])
@@ -132,18 +143,19 @@ def test_it_does_not_read_the_log(database: Database, tmp_path: Path) -> None:
     assert len(read(str(tmp_path))) == 2
 
 
-def test_an_older_database_is_read_after_it_was_migrated(tmp_path: Path) -> None:
-    file = tmp_path / "dasktune.db"
-    with closing(sqlite3.connect(file)) as connection:
-        connection.executescript(OLD.read_text())
-    refused = CliRunner().invoke(app, ["status", str(tmp_path)])
-    assert refused.exit_code == 1
-    assert "run: dasktune migrate DATABASE" in refused.stderr
-    for _ in range(2):
-        done = CliRunner().invoke(app, ["migrate", str(tmp_path)])
-        assert (done.exit_code, done.stdout) == (0, "up to date\n")
-    (status,) = read(str(file))
-    assert (status.steps_requested, status.best and status.best["number"]) == (18, 0)
+def test_an_older_database_is_read_after_it_was_migrated(
+    database: Database, tmp_path: Path
+) -> None:
+    database.close()
+    with later_version():
+        refused = CliRunner().invoke(app, ["status", str(tmp_path)])
+        assert refused.exit_code == 1
+        assert "run: dasktune migrate DATABASE" in refused.stderr
+        for _ in range(2):
+            done = CliRunner().invoke(app, ["migrate", str(tmp_path)])
+            assert (done.exit_code, done.stdout) == (0, "up to date\n")
+        statuses = read(str(tmp_path))
+    assert [status.study for status in statuses] == ["low", "high"]
 
 
 def test_migrating_makes_nothing(tmp_path: Path) -> None:

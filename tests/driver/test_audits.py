@@ -26,7 +26,7 @@ from dasktune.errors import ConfigurationError, StorageError, TrainerError
 from dasktune.graph.audits import MOST_OPEN, AuditDraw
 from dasktune.graph.devices import with_devices
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import RunStage, WorkerGone, WorkerJoined
+from dasktune.graph.events import Paused, RunStage, WorkerGone, WorkerJoined
 from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
@@ -183,11 +183,10 @@ def test_audit_of_a_study_is_counted_and_shown(
     resumes, not_run = summary["audits"]["resumes"], summary["audits"]["not_run"]
     identical, _ = audits(study)
     assert 1 <= identical == resumes - not_run
-    assert summary["steps_audited"] == 10 * identical
+    assert summary["steps_audited"] == summary["audits"]["steps"] == 10 * identical
     assert summary["steps_executed"] == summary["steps_unique"] == 36, "counted apart"
     assert {stage.attempt[:5] for stage in study.stages()}.isdisjoint({"audit"})
-    more = f", {not_run} more drawn and not done" if not_run else ""
-    text = f"audited {identical} of {resumes} resumes: all identical{more}"
+    text = f"audited {identical} of {resumes} resumes: all identical"
     assert text in capsys.readouterr().err
     assert f"  audits  {text}" in str(read(str(tmp_path))[0])
     assert text in study.report().read_text()
@@ -489,7 +488,7 @@ class Scene:
         for worker in ("w1", "w2"):
             self.dispatcher.handle(WorkerJoined(worker=worker), 0.0)
         self.draw = AuditDraw(1.0)
-        self.paused: set[str] = set()
+        self.resting: set[str] = set()
         self.audits = Audits(
             self.draw,
             RunView(self.dispatcher),
@@ -536,7 +535,7 @@ class Scene:
         self.audits.receive(saved)
 
     def turn(self, *, is_last: bool = False) -> bool:
-        return self.audits.turn(self, lambda: None, self.paused, is_last=is_last)
+        return self.audits.turn(self, lambda: None, self.resting, is_last=is_last)
 
 
 def test_audit_goes_to_an_idle_worker_as_it_is_stored() -> None:
@@ -733,7 +732,7 @@ def test_audit_of_several_workers_is_dropped_with_a_lender() -> None:
 
 def test_audit_avoids_paused_workers() -> None:
     scene = Scene()
-    scene.paused = {"w1"}
+    scene.dispatcher.handle(Paused(workers=frozenset({"w1"})), 0.0)
     assert scene.turn()
     assert scene.sent[0][0] == "w2"
 
@@ -743,7 +742,7 @@ def test_audit_on_a_paused_worker_is_given_up_at_the_end(
 ) -> None:
     scene = Scene()
     scene.turn()
-    scene.paused = {"w1", "w2"}
+    scene.resting = {"w1", "w2"}
     assert scene.turn(), "it may go on"
     assert not scene.turn(is_last=True)
     assert scene.sent[0][2].status == "cancelled"

@@ -27,7 +27,7 @@ from dasktune.study.create import opening_with
 from dasktune.study.study import Study
 from dasktune.worker.plugin import CLOSE_SECONDS
 from tests.chaos.ports import free_port
-from tests.holding import PATIENCE
+from tests.holding import PATIENCE, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -131,7 +131,7 @@ def test_two_studies_share_a_client(tmp_path: Path, four_workers: Client) -> Non
         thread.join(PATIENCE)
     for study in studies:
         assert [trial.state.value for trial in study.trials] == ["COMPLETE"] * 3
-    assert heard, "the user's own handler is still there"
+    wait_until(lambda: heard)  # the user's own handler is still there
     four_workers.unsubscribe_topic("dasktune")
 
 

@@ -84,7 +84,9 @@ TUNERS = {
     "Hyperband": lambda: dt.algos.Hyperband(SPACE, trials=14, max_steps=8, eta=2),
     "AsyncHyperband": lambda: dt.algos.AsyncHyperband(SPACE, trials=14, max_steps=8, eta=2),
     "Auto": lambda: dt.algos.Auto(SPACE, budget=60, max_steps=8, eta=2),
-    "FreezeThaw": lambda: dt.algos.FreezeThaw(SPACE, budget=50, max_steps=8),
+    # It pauses at step 3, where a schedule may part from a constant learning rate that the tuner
+    # proposed before: without a state there, step 3 is trained again.
+    "FreezeThaw": lambda: dt.algos.FreezeThaw(SPACE, budget=50, max_steps=8, min_steps=3),
     "StoppingASHA": lambda: dt.algos.StoppingASHA(SPACE, trials=12, max_steps=8, eta=2),
     "MedianStopping": lambda: dt.algos.MedianStopping(SPACE, trials=8, max_steps=8, every=2),
     "Bandit": lambda: dt.algos.Bandit(SPACE, trials=8, max_steps=8, every=2),
@@ -119,8 +121,7 @@ def test_states_equal_lone_run_however_often_stopped(
     assert TrialState.FAIL not in {one.state for one in study.trials}
     assert_is_as_alone(study)
     assert study.replay(TUNERS[name]()).identical
-    # FreezeThaw repeated one step in 1 of 9 runs on a busy machine; why is not known yet.
-    assert study.summary()["steps_repeated"] <= (name == "FreezeThaw")
+    assert study.summary()["steps_repeated"] == 0
     ran = study.summary()["steps_executed"]
     study.optimize(TUNERS[name](), client=four_workers)
     assert study.summary()["steps_executed"] == ran, "it had ended"

@@ -1174,10 +1174,9 @@ def endless(trials: int) -> ASHA:
     return ASHA(Space(lr=Float(0.1, 1.0)), trials=trials, min_steps=1, eta=2, brackets=[0])
 
 
-def widened(wide: ASHA, few: Bench, *, horizon: bool = True) -> tuple[ASHA, Bench]:
+def widened(wide: ASHA, few: Bench) -> tuple[ASHA, Bench]:
     """Return the tuner of a log and a bench that goes on with the trials of a wider one."""
     identity = dict(few.log[0]["identity"])  # type: ignore[call-overload]
-    assert ("horizon" in identity) is horizon
     tuner = wide.widened_from(identity)
     assert tuner is not None
     more = Bench(loss, few.trials)
@@ -1221,23 +1220,6 @@ def test_trials_go_on_when_the_horizon_of_their_tuner_grows() -> None:
         assert again.engine.finished
         assert summary(again.trials) == ended
         assert {trial.max_steps for trial in again.trials.values()} == {8}
-
-
-def test_log_of_a_horizon_that_stayed_is_replayed_and_stays() -> None:
-    before = endless(2)
-    before.options = replace(before.options, horizon=None)
-    before.begin()
-    few = Bench(loss)
-    few.begin(before)
-    few.run()
-    for wide in (endless(2), endless(8)):
-        tuner = wide.widened_from(few.log[0]["identity"])  # type: ignore[arg-type]
-        assert tuner is not None
-        assert replay(tuner, few.log, few.engine.objective).identical
-    tuner, more = widened(endless(8), few, horizon=False)
-    more.run()
-    assert tuner.max_steps == 2
-    assert {trial.max_steps for trial in more.trials.values()} == {2}
 
 
 class Needy(Halving):

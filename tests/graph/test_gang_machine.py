@@ -111,7 +111,7 @@ class GangMachine(DispatcherMachine):
         slots = self.dispatcher.slots
         assert all(len(slot.queue) <= 2 for slot in slots.values())
         idle = {name for name in slots if not self.dispatcher.is_busy(name)}
-        usable = {name for name in idle - self.leaving if not self.is_withheld(name)}
+        usable = {name for name in idle - self.leaving - self.paused if not self.is_withheld(name)}
         kept = self.dispatcher._placing.gangs.kept
         assert kept <= usable - self.aside
         assert bool(kept) <= bool(self.dispatcher.gathering)
@@ -127,7 +127,9 @@ class GangMachine(DispatcherMachine):
     def no_worker_waits_while_there_is_work(self) -> None:
         dispatcher, frontier = self.dispatcher, self.dispatcher.frontier
         slots = {
-            name for name in dispatcher.slots.keys() - self.leaving if not self.is_withheld(name)
+            name
+            for name in dispatcher.slots.keys() - self.leaving - self.paused
+            if not self.is_withheld(name)
         }
         kept = dispatcher._placing.gangs.kept
         idle = {name for name in slots - self.aside - kept if not dispatcher.is_busy(name)}

@@ -34,6 +34,7 @@ from dasktune.graph.events import (
     Found,
     Instruction,
     Lent,
+    Paused,
     Progress,
     Reports,
     RunStage,
@@ -300,6 +301,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.closed: set[str] = set()
         self.leaving: set[str] = set()
         self.lent: frozenset[str] | None = None
+        self.paused: frozenset[str] = frozenset()
         self.others: dict[str, RunStage] = {}
         self.began: set[str] = set()
         self.losses = 0
@@ -493,6 +495,14 @@ class DispatcherMachine(RuleBasedStateMachine):
             is_withheld = any(map(self.is_withheld, attempt.workers))
             assert not has_worker or attempt.stopping or not is_withheld
 
+    @rule(workers=st.frozensets(st.sampled_from([f"w{n}" for n in range(6)]), max_size=2))
+    def pause(self, workers: frozenset[str]) -> None:
+        """Pause some workers, and no others: what they have not begun is lost."""
+        self.paused = workers
+        self.tell(Paused(workers=workers))
+        for name in sorted(workers & self.workers.keys()):
+            self.workers[name].lose_unstarted()
+
     def is_withheld(self, worker: str) -> bool:
         return self.lent is not None and worker not in self.lent
 
@@ -614,7 +624,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.saved.discard(state_of(event.node.sequences, event.step))
             return
         if (
-            isinstance(event, WorkerGone | WorkerJoined | WorkerLeaving | Lent | Tick)
+            isinstance(event, WorkerGone | WorkerJoined | WorkerLeaving | Lent | Paused | Tick)
             or event.attempt not in self.dispatcher.attempts
         ):
             return
@@ -685,7 +695,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         """Check that no state is trained that exists or that another attempt will make."""
         sequences = order.node.sequences
         for worker in (order.worker, *order.lenders):
-            assert worker not in self.leaving
+            assert worker not in self.leaving | self.paused
             assert not self.is_withheld(worker)
         self.orders[order.attempt] = order
         self.seen[order.attempt], self.repeated[order.attempt] = order.start, 0
@@ -751,7 +761,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             if not a.ended and a.worker in self.workers
         }
         idle = {name for name, slot in self.dispatcher.slots.items() if not slot.queue}
-        usable = {name for name in idle - self.leaving if not self.is_withheld(name)}
+        usable = {name for name in idle - self.leaving - self.paused if not self.is_withheld(name)}
         assert len(usable - self.aside) == self.dispatcher.idle_workers
 
     @property
@@ -760,11 +770,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_worker_is_left_that_is_not_put_aside(self) -> None:
-        slots = {
-            name
-            for name in self.dispatcher.slots.keys() - self.leaving
-            if not self.is_withheld(name)
-        }
+        slots = self.dispatcher.slots.keys() - self.leaving
         assert not slots or slots - self.aside
 
     @invariant()
@@ -773,7 +779,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         slots = {
             name: slot
             for name, slot in self.dispatcher.slots.items()
-            if name not in self.leaving and not self.is_withheld(name)
+            if name not in self.leaving | self.paused and not self.is_withheld(name)
         }
         for worker in (name for name, slot in slots.items() if not slot.queue):
             is_alone = len(slots) == 1
@@ -821,6 +827,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         if not self.workers.keys() - self.leaving:
             self.join()
         self.lend(None)
+        self.pause(frozenset())
         for _ in range(2000):
             if not self.go_on():
                 break

@@ -203,7 +203,7 @@ class Cluster(RuleBasedStateMachine):
     def all_studies_return_what_they_must(self) -> None:
         """Some rounds of claims settle it, whatever was before."""
         self.now += 100.0
-        for _ in range(4):
+        for _ in range(10):
             for study in self.claims:
                 self._ask(study)
             self.now += 100.0

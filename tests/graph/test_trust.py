@@ -15,6 +15,8 @@ from dasktune.graph.events import (
     Failed,
     FailTrial,
     Instruction,
+    Lent,
+    Paused,
     Progress,
     RunStage,
     Saved,
@@ -65,16 +67,20 @@ class Cluster:
 
     def train(self, trials: int) -> None:
         """Train trials of no common step until each is complete or failed."""
-        first = len(self.dispatcher.plan.paths)
-        for trial in range(first, first + trials):
-            self.dispatcher.register(trial, {"lr": Constant(float(trial))}, STEPS)
-        for trial in range(first, first + trials):
-            self.take(self.dispatcher.extend(trial, STEPS, 0.0, self.now))
+        self.ask_for(trials)
         for _ in range(2000):
             if not self.dispatcher.wanted:
                 return
             self.turn()
         raise AssertionError(f"trials {list(self.dispatcher.wanted)} never end")
+
+    def ask_for(self, trials: int) -> None:
+        """Ask for trials of no common step."""
+        first = len(self.dispatcher.plan.paths)
+        for trial in range(first, first + trials):
+            self.dispatcher.register(trial, {"lr": Constant(float(trial))}, STEPS)
+        for trial in range(first, first + trials):
+            self.take(self.dispatcher.extend(trial, STEPS, 0.0, self.now))
 
     def turn(self) -> None:
         """Do one turn of each worker."""
@@ -159,6 +165,49 @@ def test_trial_that_raises_on_new_workers_fails_after_eight() -> None:
     cluster.train(1)
     assert list(cluster.failed) == [0]
     assert len(set(cluster.raised)) == DispatchOptions().most_workers_tried == 8
+
+
+ABSENCES = [
+    (Paused(workers=frozenset({"w1"})), Paused(workers=frozenset())),
+    (Lent(workers=frozenset({"w0"})), Lent(workers=None)),
+]
+"""A worker is paused, or another study has it; and it is there again."""
+
+
+@pytest.mark.parametrize(("begins", "ends"), ABSENCES)
+def test_trial_waits_for_a_worker_that_may_come_back(begins: Event, ends: Event) -> None:
+    cluster = Cluster(on_one_host(2), ["w0"])
+    cluster.tell(begins)
+    cluster.ask_for(1)
+    while len(cluster.raised) < 4:
+        cluster.turn()
+    cluster.tell(ends)
+    cluster.train(0)
+    assert (cluster.failed, cluster.complete) == ({}, {0})
+
+
+@pytest.mark.parametrize(("begins", "ends"), ABSENCES)
+def test_broken_worker_is_put_aside_while_others_may_come_back(begins: Event, ends: Event) -> None:
+    cluster = Cluster(on_one_host(2), ["w0"])
+    cluster.tell(begins)
+    cluster.ask_for(6)
+    while not cluster.aside or cluster.dispatcher.is_busy("w0"):
+        cluster.turn()
+    cluster.tell(ends)
+    cluster.train(0)
+    assert (cluster.failed, len(cluster.complete)) == ({}, 6)
+
+
+@pytest.mark.parametrize(("begins", "ends"), ABSENCES)
+def test_trial_fails_after_eight_tries_without_such_a_worker(begins: Event, ends: Event) -> None:
+    cluster = Cluster(on_one_host(2), ["w0"])
+    cluster.tell(begins)
+    cluster.train(1)
+    assert cluster.tries(0) == ["w0"] * 8
+    assert list(cluster.failed) == [0]
+    cluster.tell(ends)
+    cluster.train(1)
+    assert cluster.complete == {1}
 
 
 def test_wrong_trial_beside_broken_workers_fails_alone() -> None:

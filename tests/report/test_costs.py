@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dasktune.driver.audit_notes import AuditFigures
 from dasktune.engine.trials import TrialRecord, trial_of
 from dasktune.graph.known import Measured
 from dasktune.graph.plan import SearchPlan
@@ -109,6 +110,7 @@ def content(
     *,
     executed: int | None = None,
     repeated: int = 0,
+    checked: int = 0,
     audited: int = 0,
     stages: Sequence[StageRow] = (),
 ) -> Content:
@@ -119,7 +121,8 @@ def content(
         {one.number: one for one in records},
         steps_executed=unique if executed is None else executed,
         steps_repeated=repeated,
-        steps_audited=audited,
+        steps_audited=checked + audited,
+        audits=AuditFigures(steps=audited),
         wall_seconds=75.0,
         worker_seconds=7325.0,
         best_value=None,
@@ -163,10 +166,11 @@ def test_page_costs_are_steps_with_bars() -> None:
     assert "2 h 2 min of worker time in 1 min 15 s of wall time." in words
 
 
-def test_page_costs_of_checks_have_a_bar_of_their_own() -> None:
-    page = Page(render(content(three(), executed=24, audited=60)))
+def test_page_costs_have_bars_of_checks_and_audits() -> None:
+    page = Page(render(content(three(), executed=24, checked=18, audited=60)))
     table = re.sub(r"<[^>]+>", " ", page.source.partition('"amounts">')[2].partition("</tab")[0])
-    assert re.findall(r"(\d+)\s*$", table, flags=re.MULTILINE) == ["30", "20", "24", "0", "0", "60"]
+    amounts = re.findall(r"(\d+)\s*$", table, flags=re.MULTILINE)
+    assert amounts == ["30", "20", "24", "0", "0", "18", "60"]
     assert "Trained 80% of the steps asked for (24 of 30); merge rate" in page.text("p")
 
 

@@ -21,6 +21,7 @@ from dasktune.graph.attempts import Attempt
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Evicted,
+    Instruction,
     Omitted,
     Progress,
     Saved,
@@ -302,6 +303,124 @@ class BelievesOmitted(Dispatcher):
         super()._durable(Saved(attempt=event.attempt, step=event.step, reports=event.reports))
 
 
+class IgnoresNeeds(Dispatcher):
+    """The feature removed: any worker may run any stage."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _replace(self._placing.matching, may_run=lambda worker, wanted: True)
+
+
+class CountsLostOffers(Dispatcher):
+    """Keeps the answer which workers meet needs when a worker joins or goes."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._placing.matching._able = _Kept()
+
+
+class _Kept(dict[Any, Any]):
+    def clear(self) -> None:
+        return
+
+
+class SharesDevicesUnasked(Dispatcher):
+    """The feature removed: stages begin on all workers of a device at once."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _replace(self._placing.packing, join=lambda worker, device, nbytes: None)
+
+
+class KeepsDevicesOfLost(Dispatcher):
+    """Takes a worker that is gone for one that still uses its device."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _replace(self._placing.packing, lose=lambda worker: None)
+
+
+class TrainsOnOneWorker(Dispatcher):
+    """The feature removed: every stage takes one worker."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _replace(self._placing.gangs, workers_of=lambda node: 1)
+
+
+class KeepsLenders(Dispatcher):
+    """Gives lenders back to nobody."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _replace(self._placing.gangs, leave=lambda attempt: iter(()))
+
+
+class TellsOfNoLostLender(Dispatcher):
+    def _without_lender(self, worker: str) -> list[Attempt]:
+        return []
+
+
+class ChoosesNoClass(Dispatcher):
+    """The feature removed: trials are trained on workers of any numeric class."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _replace(self._placing, _is_bound=lambda node, slot: True)
+
+
+class ForgetsClass(Dispatcher):
+    """Chooses a class anew for a trial that has begun."""
+
+    def register(self, *arguments: Any, **options: Any) -> list[Instruction]:
+        return super().register(*arguments, **{**options, "numerics": None})
+
+
+class TakesWorkersOfOthers(Dispatcher):
+    """The feature removed: a study uses all workers, whoever has them."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _replace(self._placing, lend=lambda workers: None)
+
+
+class LeavesLentIdle(Dispatcher):
+    """Notices no worker that it may use again, after a share or a pause has ended."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        placing = self._placing
+
+        def drop_others() -> None:
+            for worker in placing.slots:
+                if not placing._may_have_stages(worker):
+                    placing._idle.pop(worker, None)
+
+        _replace(placing, _note_all_idle=drop_others)
+
+
+class UsesPausedWorkers(Dispatcher):
+    """The feature removed: a worker that Dask has paused gets stages."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _replace(self._placing, pause=lambda workers: None)
+
+
+class LeavesStagesOnPaused(Attempts):
+    """Waits for stages that a paused worker was sent and does not begin."""
+
+    def take_back(self, resting: Any, *, now: float, at: float) -> list[Following]:
+        return []
+
+
+class ForgetsMovedTrials(Engine):
+    """Ends stages for other devices, and asks for no more of their trials."""
+
+    def _go_on_with_others(self, choices: Any, now: float) -> None:
+        return
+
+
 BUGS: dict[str, Parts] = {
     parts.bug: parts
     for parts in (
@@ -338,6 +457,20 @@ BUGS: dict[str, Parts] = {
         Parts(bug="missed-states-awaited", sharing=AwaitsMissedStates),
         Parts(bug="departed-leases-forgotten", leasing=ForgetsDeparted),
         Parts(bug="omitted-states-believed", dispatcher=BelievesOmitted),
+        Parts(bug="needs-ignored", dispatcher=IgnoresNeeds),
+        Parts(bug="lost-offers-counted", dispatcher=CountsLostOffers),
+        Parts(bug="devices-shared-unasked", dispatcher=SharesDevicesUnasked),
+        Parts(bug="devices-of-lost-kept", dispatcher=KeepsDevicesOfLost),
+        Parts(bug="one-worker-each", dispatcher=TrainsOnOneWorker),
+        Parts(bug="lenders-kept", dispatcher=KeepsLenders),
+        Parts(bug="no-lost-lender-told", dispatcher=TellsOfNoLostLender),
+        Parts(bug="no-class-chosen", dispatcher=ChoosesNoClass),
+        Parts(bug="class-forgotten", dispatcher=ForgetsClass),
+        Parts(bug="workers-of-others-taken", dispatcher=TakesWorkersOfOthers),
+        Parts(bug="lent-workers-left-idle", dispatcher=LeavesLentIdle),
+        Parts(bug="paused-workers-used", dispatcher=UsesPausedWorkers),
+        Parts(bug="stages-left-on-paused", attempts=LeavesStagesOnPaused),
+        Parts(bug="moved-trials-forgotten", engine=ForgetsMovedTrials),
     )
 }
 """Parts by the name of the bug that is planted in one of them."""

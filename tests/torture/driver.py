@@ -16,6 +16,7 @@ from dasktune.driver.attempts import AttemptLost, LookUp, Reached, StateDurable,
 from dasktune.driver.lease_messages import CommitsFound, LeaseMessage
 from dasktune.driver.leases import Leasing
 from dasktune.driver.look_ups import find_commits
+from dasktune.driver.numerics import NumericClasses, NumericRule
 from dasktune.driver.retention.evict import Evictor
 from dasktune.driver.run import begin_tuner
 from dasktune.driver.shared_stages import NoSharing, SharedStages
@@ -28,6 +29,8 @@ from dasktune.graph.events import (
     Event,
     Evicted,
     Found,
+    Lent,
+    Paused,
     RunStage,
     Saved,
     SaveMissed,
@@ -75,6 +78,9 @@ class Driver:
         self._receipts: set[str] = set()
         self._submitted: dict[str, RunStage] = {}
         self._seconds: dict[str, float] = {}
+        self._together: dict[str, int] = {}
+        """The number of workers that train each stage together."""
+        self._lent: frozenset[str] | None = None
         self._open()
 
     def _open(self) -> None:
@@ -93,11 +99,15 @@ class Driver:
             ROOT, options, on_new=fill, may_place=lambda: not known_states.unread
         )
         self._known_states, self._dispatcher = known_states, dispatcher
-        self.books = Books(RunView(dispatcher), world.ways, world.store.committed)
+        self.books = Books(RunView(dispatcher), world.ways, world.store.committed, study.fleet)
         world.books.append(self.books)
         trials = self._history.trials()
         for trial in trials.values():
-            dispatcher.register(trial.number, trial.sequences, trial.max_steps, seed=trial.seed)
+            dispatcher.register(
+                *(trial.number, trial.keyed_sequences, trial.max_steps, trial.seed),
+                is_alone=trial.alone is not None,
+                numerics=trial.numeric_class,
+            )
         states_read = self._read_commits()
         self.books.expect(states_read)
         dispatcher.learn(states_read)
@@ -111,11 +121,23 @@ class Driver:
 
     def _attach(self, dispatcher: Dispatcher, trials: dict[int, TrialRecord]) -> None:
         """Make all that a run has of its own."""
-        study, world = self.study, self.world
+        study, world, fleet = self.study, self.world, self.study.fleet
         self._run = f"run-{world.next_number()}"
+        is_together = not fleet.features.isdisjoint({"gangs", "scale"})
         self.engine = world.parts.engine(
-            dispatcher, objective=OBJECTIVE, trials=trials, snapshot_every=study.snapshot_every
+            dispatcher,
+            objective=OBJECTIVE,
+            trials=trials,
+            snapshot_every=study.snapshot_every,
+            needs_of=fleet.needs_of if fleet.has_needs else None,
+            devices_of=fleet.devices_of if is_together else None,
+            scale=fleet.scale,
         )
+        rule = NumericRule(portable=False, fingerprint=ROOT)
+        self._classes = NumericClasses(
+            rule if "numeric" in fleet.features else None, world.store.checkpoints
+        )
+        self._has_met = False
         self._untold: list[Record] = []
         self._events = self._decided = 0
         self.recorder = world.parts.recorder(
@@ -185,13 +207,46 @@ class Driver:
         self._events = self._history.next_number
         if self.evictor is not None:
             self.evictor.open()
+        joined = self._joined(study.workers)
+        self._meet(joined)
         self._take(begin_tuner(self.engine, place, {}, study.now, len(study.workers)))
-        self.join(study.workers)
+        self.tell(Lent(workers=study.lent()))
+        self._let_join(joined)
 
     def join(self, workers: Iterable[str]) -> None:
         """Handle workers that join together."""
-        joined = (WorkerJoined(worker=worker) for worker in workers)
+        joined = self._joined(workers)
+        self._meet(joined)
+        self._let_join(joined)
+
+    def _joined(self, workers: Iterable[str]) -> list[WorkerJoined]:
+        """Return the events of workers, with their numeric classes."""
+        machines = {worker: self.study.workers[worker].machine for worker in workers}
+        return self._classes.of([machine.joined(name) for name, machine in machines.items()])
+
+    def _meet(self, joined: Iterable[WorkerJoined]) -> None:
+        """Tell the engine the numeric classes of the first workers."""
+        plain = self._classes.plain
+        if plain is not None and not self._has_met:
+            self._has_met = True
+            present = {each.numerics for each in joined if each.numerics is not None}
+            self.engine.meet(plain, present)
+
+    def _let_join(self, joined: Iterable[WorkerJoined]) -> None:
         self.tell(WorkersJoined(workers=tuple(joined)))
+
+    def lend(self, workers: frozenset[str] | None) -> None:
+        """Receive which workers the study may use, if they are others than before."""
+        if workers != self._lent:
+            self.tell(Lent(workers=workers))
+
+    def pause(self, paused: frozenset[str], resting: frozenset[str]) -> None:
+        """Receive which workers Dask has paused, and which of them execute nothing."""
+        paused &= self.engine.view.slots.keys()
+        if paused != frozenset(self.engine.view.paused):
+            self.tell(Paused(workers=paused))
+        now, at = self.study.now, self.study.clock()
+        self._follow(self.attempts.take_back(resting, now=now, at=at))
 
     @property
     def held_leases(self) -> list[str]:
@@ -209,7 +264,7 @@ class Driver:
     def hear(self, message: StageMessage) -> None:
         """Receive a message from a worker."""
         if isinstance(message, StageEnded):
-            self._seconds[message.attempt] = message.seconds
+            self._note_seconds(message)
         self._follow(self.attempts.receive(message, self.study.now))
 
     def hear_receipt(self, receipt: StageEnded) -> None:
@@ -218,8 +273,11 @@ class Driver:
         order = self._submitted.pop(attempt, None)
         if order is None or self.attempts.order_of(attempt) is None:
             return
-        self._seconds[attempt] = receipt.seconds
+        self._note_seconds(receipt)
         self._follow(self.attempts.receive(receipt, self.study.now))
+
+    def _note_seconds(self, ended: StageEnded) -> None:
+        self._seconds[ended.attempt] = ended.seconds * self._together.get(ended.attempt, 1)
 
     def hear_late(self, attempt: str, step: Step) -> None:
         """Receive the notice that a save-point came too late."""
@@ -257,6 +315,8 @@ class Driver:
                         self.evictor.recorded(item.key)
                 case AttemptLost():
                     self._submitted.pop(item.attempt, None)
+                    for worker in self.study.workers.values():
+                        worker.cancel(item.attempt)
                 case LookUp():
                     questions.append(item)
                 case _:
@@ -270,6 +330,8 @@ class Driver:
         """Tell the engine, and check what follows."""
         if not isinstance(event, Tick):
             self.study.tell(event)
+        if isinstance(event, Lent):
+            self._lent = event.workers
         self.books.expect(event)
         if isinstance(event, Saved):
             attempt = self.engine.view.attempts.get(event.attempt)
@@ -392,6 +454,7 @@ class Driver:
             return
         self.study.tell(f"{order.attempt} runs to {order.stop}")
         self._submitted[order.attempt] = order
+        self._together[order.attempt] = len(order.workers)
         self.attempts.add(order, order.node.key_at(order.stop))
         self._send(order)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,6 +28,7 @@ from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.sequences import Constant, MultiStep, Piecewise, Warmup
 from dasktune.space import Space
+from tests.torture.fleet import MODEL, Fleet, feature_set
 from tests.torture.parts import PARTS, Parts
 
 FAULTS = {
@@ -54,26 +55,30 @@ FAULTS = {
     "suspend": "a driver does nothing for a while: its leases may end",
     "save": "a worker saves where nobody asked it to",
     "break": "whatever a worker trains raises from now on, while others are well",
+    "full": "Dask pauses a worker, whose memory is nearly full, or lets it go on",
 }
 """What may go wrong."""
 
-SPACES = (
-    Space(lr=[Constant(0.5), MultiStep(0.5, [2], gamma=0.5), MultiStep(0.5, [4], gamma=0.1)]),
-    Space(lr=[Constant(0.5), Piecewise([0.5, 0.25], boundaries=[3])], batch=[1, 2]),
-    Space(
-        lr=[Warmup(2, 0.5) >> Constant(0.5), Warmup(2, 0.5) >> Constant(0.25)],
-        momentum=[0.0, Piecewise([0.0, 0.9], boundaries=[2])],
-    ),
+Dimensions = Mapping[str, Sequence[object]]
+"""The values of a space by name."""
+
+SPACES: tuple[Dimensions, ...] = (
+    {"lr": [Constant(0.5), MultiStep(0.5, [2], gamma=0.5), MultiStep(0.5, [4], gamma=0.1)]},
+    {"lr": [Constant(0.5), Piecewise([0.5, 0.25], boundaries=[3])], "batch": [1, 2]},
+    {
+        "lr": [Warmup(2, 0.5) >> Constant(0.5), Warmup(2, 0.5) >> Constant(0.25)],
+        "momentum": [0.0, Piecewise([0.0, 0.9], boundaries=[2])],
+    },
 )
 """What configurations are drawn from: they share much of their ways."""
 
-OTHER_SPACES = (
-    Space(lr=[Constant(0.5), MultiStep(0.5, [1], gamma=0.5), MultiStep(0.5, [3], gamma=0.1)]),
-    Space(lr=[Constant(0.5), Piecewise([0.5, 0.25], boundaries=[5])], batch=[1, 2]),
-    Space(
-        lr=[Warmup(2, 0.5) >> Constant(0.5), Warmup(2, 0.5) >> Constant(0.1)],
-        momentum=[0.0, Piecewise([0.0, 0.9], boundaries=[4])],
-    ),
+OTHER_SPACES: tuple[Dimensions, ...] = (
+    {"lr": [Constant(0.5), MultiStep(0.5, [1], gamma=0.5), MultiStep(0.5, [3], gamma=0.1)]},
+    {"lr": [Constant(0.5), Piecewise([0.5, 0.25], boundaries=[5])], "batch": [1, 2]},
+    {
+        "lr": [Warmup(2, 0.5) >> Constant(0.5), Warmup(2, 0.5) >> Constant(0.1)],
+        "momentum": [0.0, Piecewise([0.0, 0.9], boundaries=[4])],
+    },
 )
 """Spaces of the second study, which leave the ways of the first one elsewhere."""
 
@@ -196,7 +201,7 @@ class Plan:
     tuner: str
     make: Callable[[], Tuner]
     options: DispatchOptions
-    workers: int
+    fleet: Fleet
     report_every: int
     snapshot_every: int
     offset: float = 0.0
@@ -224,22 +229,31 @@ class Scenario:
     @classmethod
     def of(cls, seed: int, parts: Parts = PARTS) -> Scenario:
         """Return the scenario of a seed, with one of its parts replaced for a planted bug."""
-        rng = random.Random(seed)
+        rng, more = random.Random(seed), random.Random(seed + 4)
+        features = feature_set(more)
         number = rng.randrange(len(SPACES))
         report_every, most = rng.choice((1, 1, 2)), rng.choice((0, 2, 4, 8, 12))
         share = rng.choice((0.1, 0.5, 0.5))
-        faults = tuple(name for name in FAULTS if rng.random() < share)
+        faults = tuple(name for name in FAULTS if name != "full" and rng.random() < share)
         if rng.random() < 0.25:
             faults, most = tuple(name for name in SHARED if rng.random() < 0.9), most + 2
-        first = _plan("first", SPACES[number], rng, report_every, most)
+        if more.random() < 0.5:
+            faults += ("full",)
+        if "shared" in features and "lease" not in faults:
+            faults, most = (*faults, "lease"), most + 2
+        first = _plan("first", SPACES[number], rng, report_every, most, features, more)
         space = rng.choice((SPACES, OTHER_SPACES))[number]
-        second = _plan("second", space, rng, report_every, most)
+        second = _plan("second", space, rng, report_every, most, features, more)
+        # They meet the same states, so that both need workers of the classes that made these.
+        fleet = replace(first.fleet, weight=second.fleet.weight) if features else second.fleet
+        second = replace(second, fleet=fleet)
         merges = replace(second.options, merge=True)
         second = replace(second, options=merges, offset=rng.choice(OFFSETS))
         scenario = cls(
             seed=seed, plan=first, other=second, faults=faults, most_faults=most, parts=parts
         )
-        return _with_long_stages(scenario) if set(faults) <= set(SHARED) else scenario
+        is_long = set(faults) <= set(SHARED) and not features
+        return _with_long_stages(scenario) if is_long else scenario
 
 
 def _with_long_stages(scenario: Scenario) -> Scenario:
@@ -265,17 +279,25 @@ def _with_long_stages(scenario: Scenario) -> Scenario:
 
 
 def _plan(
-    study: str, space: Space, rng: random.Random, report_every: int, most_faults: int
+    study: str,
+    dimensions: Dimensions,
+    rng: random.Random,
+    report_every: int,
+    most_faults: int,
+    features: frozenset[str],
+    more: random.Random,
 ) -> Plan:
+    """Return a study; `more` decides what its workers are, so that the rest stays as it is."""
+    models = {MODEL: [0, 1]} if features else {}
     tuner = rng.choice(list(TUNERS))
-    made = TUNERS[tuner](space, rng.randrange(8), rng)()
+    made = TUNERS[tuner](Space(**dimensions, **models), rng.randrange(8), rng)()
     return Plan(
         name=study,
         tuner=tuner,
         # A copy is made ten times as fast as a tuner is.
         make=partial(pickle.loads, pickle.dumps(made)),
         options=_options(rng, most_faults),
-        workers=rng.randint(1, 3),
+        fleet=Fleet.of(features, rng.randint(1, 3), more),
         report_every=report_every,
         snapshot_every=rng.choice((1, 4, 1000)),
     )

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from dasktune.driver.scaling import demand_of
 from dasktune.engine.event_log import replay
+from dasktune.engine.trials import TrialRecord
 from dasktune.graph.events import RunStage
+from dasktune.graph.packing import stand_ins
+from dasktune.graph.shares import Claim
+from dasktune.types import TrialState
 from dasktune.worker.messages import StageEnded
 from tests.torture.books import check
 from tests.torture.driver import Driver
@@ -49,8 +54,13 @@ class Site:
         self.world = world
         self.plan = plan
         self.study = Study(
-            world, plan.name, plan.make, plan.options, plan.snapshot_every, plan.offset
+            world,
+            *(plan.name, plan.make, plan.options),
+            *(plan.snapshot_every, plan.offset, plan.fleet),
+            lent=self._first_lent,
         )
+        self._paused: frozenset[str] = frozenset()
+        self._resting: frozenset[str] = frozenset()
         self.suspended = 0
         self.stuck = 0
         self.is_gone = False
@@ -59,8 +69,7 @@ class Site:
         self._luck = luck
         self._joined = 0
         self._cut_off: list[Worker] = []
-        for _ in range(plan.workers):
-            self._join()
+        self._join_all()
         self.driver = Driver(self.study)
         self._acts: tuple[Callable[[], None], ...] = (
             *(self._work,) * 4,
@@ -73,6 +82,8 @@ class Site:
             self._speak,
             self._predict,
             self._remove,
+            self._look,
+            self._claim,
         )
         self.driver.begin()
 
@@ -110,6 +121,7 @@ class Site:
             # What no driver heard of is found in the store by whoever opens the study next.
             self._check_metrics(Driver(self.study))
         self.driver.close()
+        self._give_back()
 
     def _way(self, order: RunStage) -> Way:
         return self.world.ways.of(order.node)
@@ -178,6 +190,7 @@ class Site:
 
     def _turn(self) -> None:
         driver = self.driver
+        driver.pause(self._paused, self._resting)
         driver.tick()
         driver.ask()
         driver.make_room()
@@ -194,6 +207,80 @@ class Site:
         questions = self.driver.questions
         if questions:
             self.driver.answer(int(self._rng.random() * len(questions)))
+
+    def _look(self) -> None:
+        """Look which workers Dask has paused; what the driver makes of it comes later."""
+        full = [worker for worker in self.study.workers.values() if worker.is_full]
+        self._paused = frozenset(worker.name for worker in full)
+        self._resting = frozenset(worker.name for worker in full if not worker.is_running)
+
+    def _claim(self) -> None:
+        """Claim workers, if two studies share them."""
+        lending, view, engine = self.world.lending, self.driver.engine.view, self.driver.engine
+        if lending is None or self.is_done:
+            return
+        demand = demand_of(view, self.study.now, left=engine.to_begin, least=engine.least_workers)
+        lending.claim(
+            self.plan.name,
+            Claim(workers=demand.workers, weight=self.plan.fleet.weight, least=demand.least),
+            self.world.seconds,
+            self._places(view.busy_claims),
+            self._places(view.claimable),
+            wanted=None if demand.wanted is None else self._places(demand.wanted),
+        )
+        self.driver.lend(self._lent())
+
+    def _first_lent(self) -> frozenset[str] | None:
+        """Return the workers that a driver may use that has just come."""
+        lending, fleet = self.world.lending, self.plan.fleet
+        if lending is None:
+            return None
+        joined = [worker.machine.joined(name) for name, worker in self.study.workers.items()]
+        claim = Claim(workers=1, weight=fleet.weight)
+        usable = self._places(stand_ins(joined))
+        lending.claim(self.plan.name, claim, self.world.seconds, usable=usable)
+        self.world.sharing.add(self.plan.name)
+        return self._lent()
+
+    def _lent(self) -> frozenset[str] | None:
+        """Return the workers that the study may use; None if it is alone."""
+        lending = self.world.lending
+        if lending is None or len(self.world.sharing) < 2:
+            return None
+        lent = lending.lent(self.plan.name)
+        workers = self.study.workers.items()
+        return frozenset(name for name, worker in workers if str(worker.place) in lent)
+
+    def _places(self, workers: Iterable[str]) -> frozenset[str]:
+        """Return the places of workers, by which two studies know them."""
+        there = (self.study.workers.get(name) for name in workers)
+        return frozenset(str(worker.place) for worker in there if worker is not None)
+
+    def _give_back(self) -> None:
+        """Give all workers to the other study."""
+        if self.world.lending is not None:
+            self.world.sharing.discard(self.plan.name)
+            self.world.lending.leave(self.plan.name, self.world.seconds)
+
+    def running_at(self) -> list[int]:
+        """Return the places at which workers train."""
+        workers = self.study.workers.values()
+        busy = [worker for worker in workers if worker.is_running]
+        lenders = [self.peer(name) for worker in busy for name in worker.lenders]
+        return [worker.place for worker in (*busy, *lenders) if worker is not None]
+
+    def peer(self, name: str) -> Worker | None:
+        """Return a worker that is there."""
+        return self.study.workers.get(name)
+
+    def company(self, worker: Worker) -> int:
+        """Return how many other workers of the same device train."""
+        device, running = worker.machine.device, {*self.running_at()}
+        return sum(
+            each is not worker and each.machine.device == device and each.place in running
+            for each in self.study.workers.values()
+            if device
+        )
 
     def _hear_of_leases(self) -> None:
         for _ in range(3):
@@ -230,6 +317,12 @@ class Site:
         while driver.questions:
             driver.answer(0)
         driver.removals.shutdown()
+        for worker in self.study.workers.values():
+            # The others must do all that is left, if they can.
+            worker.is_full &= self._can_do_without(worker)
+        self._look()
+        self._claim()
+        driver.pause(self._paused, self._resting)
         driver.tick()
         driver.ask()
         driver.make_room()
@@ -253,6 +346,8 @@ class Site:
         trials = driver.engine.trials
         for trial in trials.values():
             check(trial.state.is_finished, f"trial {trial.number} ends {trial.state.value}")
+            if trial.state is TrialState.FAIL:
+                self._check_failure(trial)
         if faults <= HARMLESS:
             self._check_metrics(driver)
         if plan.tuner in ORDERLY:
@@ -260,8 +355,19 @@ class Site:
                 trial.number: (trial.state, trial.steps, trial.value) for trial in trials.values()
             }
             merge = plan.options.merge
-            expected = undisturbed(plan.make(), self._trainer.always_fails, merge=merge)
+            expected = undisturbed(
+                *(plan.make(), self._trainer.always_fails),
+                merge=merge,
+                paths=driver.engine.view.plan.paths,
+            )
             check(results == expected, f"trials are {results}, undisturbed {expected}")
+
+    def _check_failure(self, trial: TrialRecord) -> None:
+        """Check that a trial which has failed could not be trained anywhere."""
+        leaf = self.driver.engine.view.plan.paths[trial.number].leaf
+        states = self.world.ways.of(leaf).states(0, trial.max_steps)
+        has_failed = any(map(self._trainer.always_fails, states))
+        check(has_failed, f"trial {trial.number} failed though it can be trained: {trial.message}")
 
     def _check_stages(self, faults: frozenset[str]) -> None:
         """Check that the rows of stages add up to the steps that the engine has counted.
@@ -295,7 +401,11 @@ class Site:
         """Make one thing go wrong."""
         getattr(self, f"_{fault}")()
 
-    def _join(self) -> Worker:
+    def _join_all(self) -> None:
+        for place in range(len(self.plan.fleet.machines)):
+            self._join(place)
+
+    def _join(self, place: int) -> Worker:
         name = f"{self.plan.name}-w{self._joined}"
         self._joined += 1
         world, trainer = self.world, self._trainer
@@ -307,12 +417,12 @@ class Site:
             self.plan.report_every,
             world.trained,
             is_cheap,
+            machine=self.plan.fleet.machines[place],
+            place=place,
+            site=self,
         )
         self.study.workers[name] = worker
         return worker
-
-    def _join_and_tell(self) -> None:
-        self.driver.join([self._join().name])
 
     def _victim(self) -> Worker | None:
         workers = list(self.study.workers.values())
@@ -328,7 +438,7 @@ class Site:
         del self.study.workers[worker.name]
         hears = self._luck.random() < 0.5
         self.driver.abandon(worker.name)
-        self._join_and_tell()
+        self.driver.join([self._join(worker.place).name])
         while hears and worker.outbox:
             self.driver.hear(worker.outbox.popleft())
         self.driver.lose(worker.name)
@@ -344,6 +454,7 @@ class Site:
         self._let_go_of_all()
         for name in lost:
             self.driver.abandon(name)
+        self.driver.lend(self._first_lent())
         self.driver.join(self.study.workers)
         for name in lost:
             self.driver.lose(name, is_blameless=True)
@@ -430,8 +541,8 @@ class Site:
             worker.give_up()
             self._cut_off.append(worker)
         self.study.workers.clear()
-        for _ in range(self.plan.workers):
-            self._join()
+        self._give_back()
+        self._join_all()
 
     def _evict(self) -> None:
         self.driver.tighten(self._luck.random())
@@ -440,9 +551,24 @@ class Site:
 
     def _break(self) -> None:
         worker = self._victim()
-        well = [one for one in self.study.workers.values() if not one.is_broken]
-        if worker is not None and len(well) > 1:
+        # Where another study has the others, a trial fails after eight tries.
+        is_alone = self.world.lending is None
+        if worker is not None and is_alone and self._can_do_without(worker):
             worker.is_broken = True
+
+    def _full(self) -> None:
+        worker = self._victim()
+        if worker is not None:
+            worker.is_full = not worker.is_full
+
+    def _can_do_without(self, worker: Worker) -> bool:
+        """Whether another worker, which is well, may train all that this one may."""
+        own = worker.machine
+        return self.plan.fleet.features.isdisjoint({"gangs", "scale"}) and any(
+            (each.machine.kind, each.machine.numerics) == (own.kind, own.numerics)
+            for each in self.study.workers.values()
+            if not (each is worker or each.is_broken or each.is_full)
+        )
 
     def _save(self) -> None:
         worker = self._victim()
@@ -465,3 +591,4 @@ class Site:
         self.study.workers.clear()
         self._cut_off.clear()
         self.is_gone = True
+        self._give_back()

@@ -14,12 +14,14 @@ from dasktune.algos.base import Tuner
 from dasktune.driver.history import History
 from dasktune.engine.event_log import Record
 from dasktune.graph.attempts import DispatchOptions
+from dasktune.graph.shares import Lending
 from dasktune.storage.database import schema
 from dasktune.storage.database.database import Database
 from dasktune.storage.retention import MOST_BYTES
 from dasktune.types import Objective
 from tests.torture.books import Books, Told
 from tests.torture.files import MemoryFiles
+from tests.torture.fleet import Fleet
 from tests.torture.parts import Parts
 from tests.torture.ways import ROOT, State, Ways
 from tests.torture.workers import Worker
@@ -59,6 +61,12 @@ class World:
         Whether drivers keep the store under its budget.
     trained
         How often each step was trained, by the state that it makes.
+    lending
+        Shares the workers between two studies, if they have the same ones.
+    sharing
+        The studies that run there now.
+    seconds
+        Seconds since the simulation began; they never go back.
     books
         The books of all drivers so far.
     story
@@ -73,6 +81,9 @@ class World:
     epoch: float = BEGAN
     budget: int = MOST_BYTES
     evicts: bool = False
+    lending: Lending | None = None
+    sharing: set[str] = field(default_factory=set)
+    seconds: float = 0.0
     books: list[Books] = field(default_factory=list)
     story: list[str | tuple[str, object]] = field(default_factory=list)
     _number: int = 0
@@ -94,8 +105,12 @@ class Study:
     ----------
     offset
         Seconds by which the clock of its drivers is ahead of the world's.
+    fleet
+        What its workers have, and what its trials need.
     now
         Seconds, by the clock of the driver.
+    lent
+        Returns the workers that a driver may use when it begins; None for all.
     """
 
     world: World
@@ -104,10 +119,12 @@ class Study:
     options: DispatchOptions
     snapshot_every: int
     offset: float = 0.0
+    fleet: Fleet = field(default_factory=Fleet)
     id: int = field(init=False)
     told: Told = field(default_factory=Told)
     workers: dict[str, Worker] = field(default_factory=dict)
     now: float = 0.0
+    lent: Callable[[], frozenset[str] | None] = lambda: None
 
     def __post_init__(self) -> None:
         study = self.world.database.create_study(self.name, root=ROOT, spec={}, created=BEGAN)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.torture.fleet import Fleet, Machine
 from tests.torture.scenario import FAULTS, TUNERS, Scenario
 from tests.torture.seeds import Finding, many, shortest, torture
 
@@ -86,7 +87,7 @@ def test_several_processes_find_the_same() -> None:
 def test_broken_workers_fail_no_trial_while_one_is_well() -> None:
     for seed in range(40):
         scenario = Scenario.of(seed)
-        plan = replace(scenario.plan, workers=3)
+        plan = replace(scenario.plan, fleet=Fleet(machines=(Machine(),) * 3))
         scenario = replace(scenario, plan=plan, faults=("break",), most_faults=12)
         finding = torture(scenario)
         assert finding.problem is None, f"seed {seed}: {finding.problem}"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dasktune.algos.base import Tuner
 from dasktune.engine.event_log import report_of
+from dasktune.graph.plan import Path
 from dasktune.types import (
     Decision,
     Extend,
@@ -22,7 +25,9 @@ Result = tuple[TrialState, Step, float | None]
 """State, steps and value of a trial."""
 
 
-def undisturbed(tuner: Tuner, raises: Raises, *, merge: bool) -> dict[int, Result]:
+def undisturbed(
+    tuner: Tuner, raises: Raises, *, merge: bool, paths: Mapping[int, Path]
+) -> dict[int, Result]:
     """Return the result of each trial of a tuner, by number.
 
     Parameters
@@ -33,14 +38,19 @@ def undisturbed(tuner: Tuner, raises: Raises, *, merge: bool) -> dict[int, Resul
         Whether the trainer raises where it should get to a state, always.
     merge
         Whether trials share what they have in common.
+    paths
+        The trials in the plan: their devices and numeric classes, which states depend on.
     """
-    return _Alone(tuner, raises, merge).run()
+    return _Alone(tuner, raises, merge, paths).run()
 
 
 class _Alone:
     """A study without workers: each trial trained alone, its reports in order."""
 
-    def __init__(self, tuner: Tuner, raises: Raises, merge: bool) -> None:
+    def __init__(
+        self, tuner: Tuner, raises: Raises, merge: bool, paths: Mapping[int, Path]
+    ) -> None:
+        self._paths = paths
         self._tuner = tuner
         self._merge = merge
         self._raises = raises
@@ -83,9 +93,15 @@ class _Alone:
         for decision in decisions:
             match decision:
                 case Register():
-                    root = root_of(decision.trial, decision.seed, merge=self._merge)
+                    path = self._paths.get(decision.trial)
+                    numerics = None if path is None else path.leaf.numerics
+                    root = root_of(
+                        *(decision.trial, decision.seed),
+                        merge=self._merge,
+                        numerics=numerics,
+                    )
                     self._sequences[decision.trial] = (
-                        decision.sequences,
+                        decision.sequences if path is None else path.sequences,
                         root,
                         decision.max_steps,
                     )

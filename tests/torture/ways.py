@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dasktune.graph.keys import root_key
+from dasktune.graph.devices import devices_at, without_devices
+from dasktune.graph.keys import Chain, root_key
 from dasktune.graph.plan import Node
+from dasktune.needs import NumericClass
 from dasktune.types import Metrics, Sequences, Step
 
 ROOT = root_key("torture", 0)
@@ -26,15 +28,19 @@ class Way:
 
     def __init__(self, sequences: Sequences, root: str) -> None:
         self.sequences = sequences
-        self._ordered = [one for _, one in sorted(sequences.items())]
+        self._ordered = [one for _, one in sorted(without_devices(sequences).items())]
         self._states = [int(root[:15], 16)]
 
     def state(self, step: Step) -> State:
         """Return the state after `step` steps."""
         states = self._states
         while len(states) <= step:
-            values = tuple([one(len(states) - 1) for one in self._ordered])
-            states.append(hash((states[-1], values)))
+            at = len(states) - 1
+            values = [one(at) for one in self._ordered]
+            devices = devices_at(self.sequences, at)
+            if devices > 1:  # the sum of several parts has other last bits
+                values.append(devices)
+            states.append(hash((states[-1], tuple(values))))
         return states[step]
 
     def states(self, start: Step, stop: Step) -> list[State]:
@@ -69,7 +75,8 @@ class Ways:
         return way
 
 
-def root_of(trial: int, seed: int, *, merge: bool) -> str:
-    """Return the key before any step of a trial, as the plan has it."""
+def root_of(trial: int, seed: int, *, merge: bool, numerics: NumericClass | None = None) -> str:
+    """Return the key before any step of a trial on a numeric class, as the plan has it."""
     key = root_key(ROOT, seed) if seed else ROOT
-    return key if merge else root_key(key, trial)
+    key = key if merge else root_key(key, trial)
+    return key if numerics is None else Chain(key).named(numerics.facts).key

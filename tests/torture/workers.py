@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from dasktune.graph.events import RunStage, SavePoint, StopStage
 from dasktune.types import Step
@@ -25,11 +26,15 @@ from dasktune.worker.messages import (
     StateSaved,
     StepMetrics,
 )
+from tests.torture.fleet import ROOM, Machine
 from tests.torture.ways import State, Way, metrics_of
 from tests.torture.world import Store
 
 Raises = Callable[[State], bool]
 """Whether the trainer raises, or its process dies, where it should get to a state."""
+
+PEAK_BYTES = 40
+"""Memory of a device that a stage uses, of 100."""
 
 
 @dataclass(slots=True)
@@ -50,6 +55,7 @@ class Control:
 
     saves: set[Step] = field(default_factory=set)
     stop_at: Step | None = None
+    lacks_lender: bool = False
 
 
 @dataclass(slots=True)
@@ -62,6 +68,18 @@ class Write:
     state: State
     reports: list[StepMetrics]
     is_omitted: bool = False
+
+
+class Site(Protocol):
+    """The other workers of a study, as one of them sees them."""
+
+    def company(self, worker: Worker) -> int:
+        """Return how many others use the device of a worker."""
+        ...
+
+    def peer(self, name: str) -> Worker | None:
+        """Return a worker that is there."""
+        ...
 
 
 class Worker:
@@ -81,6 +99,10 @@ class Worker:
         Counts each step by the state that it makes.
     is_cheap
         Whether to store the state of a key takes longer than to train it again.
+    machine, place
+        What it has, and its number among the machines of the study.
+    site
+        Knows the other workers; None if it is alone.
     """
 
     def __init__(
@@ -92,8 +114,15 @@ class Worker:
         report_every: int,
         trained: Counter[State] | None = None,
         is_cheap: Callable[[str], bool] = lambda key: False,
+        *,
+        machine: Machine | None = None,
+        place: int = 0,
+        site: Site | None = None,
     ) -> None:
         self.name = name
+        self.machine = machine or Machine()
+        self.place = place
+        self._site = site
         self.inbox: list[RunStage | SavePoint | StopStage] = []
         self.jobs: list[Job] = []
         self.outbox: deque[StageMessage] = deque()
@@ -103,6 +132,8 @@ class Worker:
         self.asleep = 0
         self.is_dead = False
         self.is_broken = False
+        self.is_full = False
+        """Whether Dask has paused it: it begins no stage."""
         self.wrong: str | None = None
         """What it found that must not be, in words."""
         self._store = store
@@ -136,6 +167,7 @@ class Worker:
             return
         control = self._control(message.attempt)
         if isinstance(message, StopStage):
+            control.lacks_lender |= bool(message.lost)
             stop = 0 if message.at is None else message.at
             control.stop_at = stop if control.stop_at is None else min(stop, control.stop_at)
             return
@@ -155,11 +187,27 @@ class Worker:
         """Receive the cancellation of a stage that had not begun."""
         self._past[attempt] = ("lost", -1)
 
+    def cancel(self, attempt: str) -> None:
+        """Receive that Dask shall not run a stage: one that runs ends at its next step."""
+        self.inbox = [
+            each
+            for each in self.inbox
+            if not (isinstance(each, RunStage) and each.attempt == attempt)
+        ]
+        for job in [each for each in self.jobs if each.order.attempt == attempt]:
+            if job.began:
+                self._control(attempt).stop_at = 0
+                return
+            self.jobs.remove(job)
+        self.forget(attempt)
+
     def work(self) -> None:
         """Begin a stage, or train one step."""
         job = self._running
         if job is not None:
             self._train(job)
+            return
+        if self.is_full:
             return
         job = next((one for one in self.jobs if self._may_begin(one.order)), None)
         if job is not None:
@@ -209,6 +257,17 @@ class Worker:
         self._save_is_due = True
 
     @property
+    def is_running(self) -> bool:
+        """Whether it executes a stage."""
+        return self._running is not None
+
+    @property
+    def lenders(self) -> tuple[str, ...]:
+        """The workers that train what it trains now."""
+        job = self._running
+        return () if job is None else job.order.lenders
+
+    @property
     def _running(self) -> Job | None:
         return next((job for job in self.jobs if job.began), None)
 
@@ -242,7 +301,9 @@ class Worker:
             if found != start:
                 self.wrong = f"the state under key {key} is another one than that of its values"
         self._warm = start
-        if order.start == order.stop:
+        if self._site is not None and self._site.company(self) >= ROOM:
+            self._fail(job, "the device has no memory left", is_out_of_memory=True)
+        elif order.start == order.stop:
             self._evaluate_only(job, start)
 
     def _is_at_stop(self, job: Job) -> bool:
@@ -257,26 +318,53 @@ class Worker:
         self.outbox.append(StateMeasured(attempt=attempt, step=step, key=report[1]))
         self._end(job, "trained")
 
+    def _has_lenders(self, job: Job) -> bool:
+        """Whether the workers are there that train a stage with this one; their states give way."""
+        for name in job.order.lenders:
+            lender = None if self._site is None else self._site.peer(name)
+            if lender is None or lender.is_dead:
+                return False
+            lender._warm = None
+        return True
+
+    def _fail(self, job: Job, message: str, *, is_out_of_memory: bool = False) -> None:
+        self._warm = None
+        self._flush(job)
+        attempt, step = job.order.attempt, job.position
+        self.outbox.append(
+            StageFailed(
+                attempt=attempt,
+                step=step,
+                at=0.0,
+                message=message,
+                traceback="",
+                is_out_of_memory=is_out_of_memory,
+            )
+        )
+        self._leave(job, "failed")
+        self.receipts.append(StageEnded(attempt=attempt, step=step, status="failed", at=0.0))
+
     def _train(self, job: Job) -> None:
         order = job.order
+        control = self._controls.get(order.attempt)
+        if control is not None and control.lacks_lender:
+            while self.writes:  # its states come first: of a lost attempt no more is heard
+                self.write()
+            self._warm = None
+            self._end(job, "lost")
+            return
+        if not self._has_lenders(job):
+            return  # it waits for the others until it is told that one is gone
         state = job.way.state(job.position + 1)
         if self._dies(state):
             self.is_dead = True
             return
         if self.is_broken or self._raises(state):
-            self._warm = None
-            self._flush(job)
-            attempt, step = order.attempt, job.position
-            self.outbox.append(
-                StageFailed(attempt=attempt, step=step, at=0.0, message="boom", traceback="")
-            )
-            self._leave(job, "failed")
-            self.receipts.append(StageEnded(attempt=attempt, step=step, status="failed", at=0.0))
+            self._fail(job, "boom")
             return
         job.position += 1
         self._trained[state] += 1
         self._warm = state
-        control = self._controls.get(order.attempt)
         stopped = control is not None and self._is_at_stop(job)
         at_end = stopped or job.position == order.stop
         wanted = control is not None and job.position in control.saves
@@ -304,7 +392,11 @@ class Worker:
     def _flush(self, job: Job) -> None:
         if job.unsent:
             attempt, step, reports = job.order.attempt, job.position, tuple(job.unsent)
-            self.outbox.append(StageProgress(attempt=attempt, step=step, reports=reports))
+            self.outbox.append(
+                StageProgress(
+                    attempt=attempt, step=step, seconds=self._seconds(job), reports=reports
+                )
+            )
             job.unsent = []
 
     def _end(self, job: Job, status: StageStatus, *, is_omitted: bool = False) -> None:
@@ -314,12 +406,16 @@ class Worker:
             step=job.position,
             status=status,
             at=0.0,
-            seconds=float(job.position - job.order.start),
+            seconds=self._seconds(job),
+            peak_bytes=PEAK_BYTES if self.machine.device else None,
             is_omitted=is_omitted,
         )
         self._leave(job, status)
         self.outbox.append(receipt)
         self.receipts.append(receipt)
+
+    def _seconds(self, job: Job) -> float:
+        return (job.position - job.order.start) * self.machine.pace
 
     def _leave(self, job: Job, status: str) -> None:
         self.jobs.remove(job)
