@@ -136,17 +136,26 @@ def status(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Leave nothing out; with tracebacks.")
     ] = False,
+    trial: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="What happened to this trial alone.")
+    ] = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what runs, failed and waits, and whether the driver lives.
 
-    Of several studies one line each, the running ones first; --study NAME shows one in full.
+    Of several studies one line each, the running ones first; --study NAME shows one in full, and
+    --trial N what was decided about one trial, and which stages trained it.
     Reads the database alone, and changes nothing: from any terminal, while they run or later.
     """
-    from dasktune.cli.status import in_words, read
+    from dasktune.cli.status import in_words, read, story
+
+    if trial is not None and as_json:
+        raise typer.BadParameter("--trial N is a text, it has no --json")
 
     def text() -> str:
+        if trial is not None:
+            return story(target, trial, study, config or ())
         studies = read(target, study, config or ())
         if as_json:
             indent = 2 if every is None else None

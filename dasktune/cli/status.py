@@ -11,11 +11,12 @@ from dasktune.cli.study_file import config_in
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.report.formats import duration
 from dasktune.report.status import MOST_FAILED, StudyStatus, status_of
+from dasktune.report.story import story_of
 from dasktune.storage.database.database import Database
 from dasktune.storage.layout import MARKER
 from dasktune.study.config import default_database
 
-__all__ = ["DATABASES", "MOST_FAILED", "StudyStatus", "in_words", "migrate", "read"]
+__all__ = ["DATABASES", "MOST_FAILED", "StudyStatus", "in_words", "migrate", "read", "story"]
 
 DATABASES = ("sqlite", "postgresql")
 """The first words of database URLs; other URLs are those of checkpoint stores."""
@@ -80,6 +81,36 @@ def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> 
     if name is not None and not studies:
         raise ConfigurationError(unknown("study", name, known))
     return studies
+
+
+def story(target: str, trial: int, name: str | None = None, settings: Sequence[str] = ()) -> str:
+    """Return what happened to one trial, in lines.
+
+    Parameters
+    ----------
+    target, name, settings
+        As for `read`; they must mean one study.
+    trial
+        Its number.
+
+    Raises
+    ------
+    ConfigurationError
+        If they mean no study or several, or it has no such trial.
+    StorageError
+        If there is no database, or it cannot be read.
+    """
+    url, own = database_at(target, settings)
+    name = own if name is None else name
+    with closing(Database(url, create=False)) as database:
+        rows = {row.name: row for row in database.studies()}
+        if name is None and len(rows) > 1:
+            names = ", ".join(rows)
+            raise ConfigurationError(f"--trial needs one study, {target!r} has several: {names}")
+        row = next(iter(rows.values()), None) if name is None else rows.get(name)
+        if row is None:
+            raise ConfigurationError(unknown("study", name or "", rows))
+        return story_of(database, row, trial)
 
 
 def database_at(target: str, settings: Sequence[str] = ()) -> tuple[str, str | None]:
