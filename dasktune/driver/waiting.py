@@ -18,7 +18,7 @@ from dasktune.engine.engine import Engine
 from dasktune.engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
 from dasktune.graph.matching import Wanted
 from dasktune.graph.plan import Node, on_class
-from dasktune.graph.trust import Aside
+from dasktune.graph.policies.broken_workers import Aside
 from dasktune.graph.view import RunView
 from dasktune.logs import trials_text
 from dasktune.needs import NO_NEEDS, Needs, Offer, any_of, unmet_text

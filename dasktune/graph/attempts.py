@@ -56,6 +56,7 @@ class Attempt:
     reviewed: Step = 0
     knew: int = -1
     goes_to: str = ""
+    order: int = 0
     lenders: tuple[str, ...] = ()
     hosts: Mapping[str, str] = field(default_factory=dict)
     trainer_ended_at: Step | None = None
@@ -94,11 +95,19 @@ QUEUE_LENGTH = 2
 
 @dataclass(slots=True)
 class Slot:
-    """A worker process of a compute class that runs one stage at a time."""
+    """A worker process of a compute class that runs one stage at a time.
+
+    `host` is empty if it is not known; `number` counts the workers that had joined by then. It is
+    `lent_to` the attempts, by id, that it trains together with the worker of each: one, and those
+    that carry it on. Whose state it holds is the node of the `last` one.
+    """
 
     worker: str
     kind: str = ""
+    host: str = ""
+    number: int = 0
     queue: list[Attempt] = field(default_factory=list)
+    lent_to: dict[str, Attempt] = field(default_factory=dict)
     last: Node | None = None
 
 

@@ -8,10 +8,8 @@ What a worker runs next is chosen in `dasktune.graph.placement`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
-from functools import partial
 from itertools import chain
 from typing import assert_never
 
@@ -49,15 +47,12 @@ from dasktune.graph.events import (
     WorkersJoined,
 )
 from dasktune.graph.frontier import Failure, Frontier, Loss
-from dasktune.graph.gangs import workers_of
 from dasktune.graph.kept_speeds import KeptMeasurements
-from dasktune.graph.matching import Matching, Unplaced
-from dasktune.graph.packing import FactorChange, PackedModel
-from dasktune.graph.partings import parting
-from dasktune.graph.placement import Placing
+from dasktune.graph.matching import Unplaced
+from dasktune.graph.placement import Placing, Policy
 from dasktune.graph.plan import Node, Place, SearchPlan
+from dasktune.graph.policies import POLICIES
 from dasktune.graph.speeds import Speeds
-from dasktune.graph.trust import Aside
 from dasktune.needs import Needs, NumericClass
 from dasktune.types import Metrics, Report, Sequences, Step
 
@@ -80,6 +75,8 @@ class Dispatcher:
         See `SearchPlan`.
     speeds
         Learns what steps take.
+    policies
+        What decides besides the kernel of placement, in this order.
     """
 
     def __init__(
@@ -92,6 +89,7 @@ class Dispatcher:
         seeded_key: Callable[[int], str] | None = None,
         alone_key: str | None = None,
         speeds: Speeds | None = None,
+        policies: Iterable[type[Policy]] = POLICIES,
     ) -> None:
         self.options = options or DispatchOptions()
         self.plan = SearchPlan(
@@ -103,14 +101,13 @@ class Dispatcher:
             seeded_key=seeded_key,
         )
         self.speeds = speeds or Speeds()
-        self.frontier = Frontier(
-            self.speeds.seconds_per_step,
-            self.speeds.profile,
-            partial(workers_of, study=self.options.needs),
-        )
+        self.frontier = Frontier(self.speeds.seconds_per_step, self.speeds.profile)
         self.attempts: dict[str, Attempt] = {}
-        self._placing = Placing(
-            *(self.frontier, self.speeds, self.options, self.attempts), self._bind, may_place
+        self.placing = Placing(
+            *(self.frontier, self.speeds, self.options, self.attempts),
+            bind=self._bind,
+            may_place=may_place,
+            policies=policies,
         )
         self._plain: NumericClass | None = None
         self._unplaced = Unplaced()
@@ -145,21 +142,9 @@ class Dispatcher:
         )
         if needs is not None or model_rank is not None:
             self.frontier.group_again(leaf)
-        if self._placing.gangs.is_open and not leaf.is_alone:
-            self._save_where_parts(leaf)
+        for point in self.placing.registered(leaf):
+            self._say(point)
         return self._take()
-
-    def _save_where_parts(self, leaf: Node) -> None:
-        """Have running stages on other devices save where a new trial will part from them."""
-        root = leaf.lineage.parent
-        for attempt in self.attempts.values():
-            node, is_over = attempt.node, attempt.ended or attempt.stopping or attempt.taken
-            if is_over or node.lineage.parent is not root:
-                continue
-            step = parting(node, leaf.sequences, 0, min(leaf.stop, attempt.stop))
-            is_inside = attempt.position < step < attempt.stop
-            if is_inside and step < leaf.stop and node.holder(step).stop > step:
-                self._say(SavePoint(attempt=attempt.id, worker=attempt.worker, step=step))
 
     def separate(self, trial: int, sequences: Sequences, max_steps: Step, seed: int = 0) -> Step:
         """Train a trial alone from now on; it must ask for nothing.
@@ -198,7 +183,7 @@ class Dispatcher:
         if failure is not None:
             self._fail_trial(trial, failure)
             return self._take()
-        self._placing.gangs.meet(nodes[-1])
+        self.placing.want(nodes[-1])
         self._tell_class(nodes[-1], [trial])
         self._wanted[trial] = nodes
         for node in nodes:
@@ -242,7 +227,7 @@ class Dispatcher:
         if not any(numerics.in_keys for numerics in present):
             self.plan.look_up(plain=True)
             return
-        self._placing.is_mixed = True
+        self.placing.meet(present)
         for trial in begun:
             lineage = self.plan.paths[trial].leaf.lineage
             if lineage.numerics is None:
@@ -281,13 +266,15 @@ class Dispatcher:
     def recall(self, kept: KeptMeasurements) -> None:
         """Begin a run with the measurements of earlier runs, and no others."""
         self.speeds.recall(kept.speeds)
-        self._placing.packing.recall(kept.factors)
+        for policy in self.placing.policies:
+            policy.recalled(kept)
         self.frontier.reweigh()
 
     @property
     def kept(self) -> KeptMeasurements:
         """The measurements of the run, for later ones."""
-        return KeptMeasurements(tuple(self.speeds.kept), tuple(self._placing.packing.kept))
+        factors = chain.from_iterable(policy.learned() for policy in self.placing.policies)
+        return KeptMeasurements(tuple(self.speeds.kept), tuple(factors))
 
     @property
     def starts(self) -> Iterator[Place]:
@@ -313,7 +300,7 @@ class Dispatcher:
             self._release(attempt)
         for trial in list(self._wanted):
             self._withdraw(trial)
-        self._placing.clear()
+        self.placing.clear()
         self._unplaced = Unplaced()
         self.plan.forget_needs()
         self.frontier.order(deepest_first=False)
@@ -323,16 +310,16 @@ class Dispatcher:
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Handle one event at time `now` (seconds); return the instructions that follow."""
-        self._placing.packing.now = now
+        self.placing.now = now
         match event:
             case WorkerJoined():
-                self._placing.join([event])
+                self.placing.join([event])
             case WorkersJoined():
-                self._placing.join(event.workers)
+                self.placing.join(event.workers)
             case WorkerLeaving():
                 self._worker_leaving(event.worker)
             case WorkerGone():
-                self._placing.lose(event.worker)
+                self.placing.lose(event.worker)
             case WorkerLost():
                 self._worker_lost(event)
             case Started():
@@ -361,10 +348,8 @@ class Dispatcher:
                 self.frontier.order(deepest_first=event.is_crowded)
             case Lent():
                 self._lent(event)
-            case Paused():
-                self._placing.pause(event.workers)
-            case AuditsRun():
-                self._placing.audit(event.nodes)
+            case Paused() | AuditsRun():
+                self.placing.tell(event)
             case Tick():
                 pass
             case _:
@@ -390,107 +375,27 @@ class Dispatcher:
 
     def next_tick(self, now: float) -> float | None:
         """Return when a `Tick` is due: a worker is about to run dry, or is to be tried again."""
-        return None if self._is_held else self._placing.next_tick(now)
+        return None if self.is_held else self.placing.next_tick(now)
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         """The slots by worker."""
-        return self._placing.slots
+        return self.placing.slots
 
     @property
-    def matching(self) -> Matching:
-        """The offers of workers against the needs of stages."""
-        return self._placing.matching
+    def idle_workers(self) -> int:
+        """Number of idle workers that may begin a stage now."""
+        return 0 if self.is_held else self.placing.idle_workers
 
     @property
     def unplaced(self) -> Iterator[Node]:
         """Yield the ready stages whose needs no worker meets."""
-        able = self.matching.able
+        able = self.placing.matching.able
         return (node for node in self.frontier.ready() if node.needs and not able(node.needs))
 
     def unplaced_long(self, now: float) -> int:
         """Return how many of them have waited for so long that the tuner may begin other trials."""
         return self._unplaced.lasting(self.unplaced, now)
-
-    @property
-    def idle_workers(self) -> int:
-        """Number of idle workers that may begin a stage now."""
-        return 0 if self._is_held else self._placing.idle_workers
-
-    @property
-    def aside(self) -> Iterator[Aside]:
-        """Yield the workers that are put aside, because stages raised on them."""
-        return self._placing.trust.aside
-
-    def devices_for(self, node: Node) -> Counter[str]:
-        """Return how many devices of this study may train a stage, by compute class."""
-        return self._placing.devices_for(node.needs)
-
-    def idle_for(self, node: Node) -> Counter[str]:
-        """Return how many idle workers may train a stage together, by compute class."""
-        return Counter() if self._is_held else self._placing.idle_for(node)
-
-    def load_seconds(self, kind: str) -> float:
-        """Return the seconds of loading a state on a class."""
-        return self._placing.loads.seconds(kind)
-
-    @property
-    def claimable(self) -> Iterator[str]:
-        """Yield the workers that a study may claim: one of those that share a device.
-
-        A paused worker is of no use to it, unless it has a stage.
-        """
-        packing, paused = self._placing.packing, self._placing.paused
-        able = (each for each in self.slots if each not in paused or self.is_busy(each))
-        return (worker for worker in able if not packing.is_extra(worker))
-
-    @property
-    def busy_claims(self) -> Iterator[str]:
-        """Yield the workers of `claimable` that have a stage, or whose device has one."""
-        busy = filter(self.is_busy, self.slots)
-        yield from dict.fromkeys(map(self._placing.packing.stand_in, busy))
-
-    def is_busy(self, worker: str) -> bool:
-        """Whether a worker has a stage, or is lent to one."""
-        return self._placing.is_busy(worker)
-
-    @property
-    def gathering(self) -> Ordered[Node]:
-        """The ready stages for which idle workers are kept until enough are idle."""
-        return self._placing.gangs.waiting
-
-    @property
-    def factor_changes(self) -> Ordered[FactorChange]:
-        """The changes so far of the number of stages that run together on shared devices."""
-        return self._placing.packing.changes
-
-    @property
-    def beside(self) -> Iterator[str]:
-        """Yield the workers without a stage whose device a stage uses, or another stands for."""
-        packing, lenders = self._placing.packing, self._placing.gangs.lenders
-        for worker, slot in self.slots.items() if packing.is_open or lenders else ():
-            is_beside = packing.is_extra(worker) or packing.company(worker)
-            if not slot.queue and (is_beside or worker in lenders):
-                yield worker
-
-    @property
-    def packed(self) -> list[PackedModel]:
-        """The models that share devices, with the number of their stages that run together."""
-        return self._placing.packing.packed
-
-    def company(self, worker: str) -> int:
-        """Return how many other workers of the same device have a stage or an audit."""
-        return self._placing.packing.company(worker)
-
-    @property
-    def withheld(self) -> Iterator[str]:
-        """Yield the workers that other studies have."""
-        return filter(self._placing.is_withheld, self.slots)
-
-    @property
-    def paused(self) -> Iterator[str]:
-        """Yield the workers that Dask has paused."""
-        return filter(self._placing.paused.__contains__, self.slots)
 
     @property
     def is_idle(self) -> bool:
@@ -533,15 +438,15 @@ class Dispatcher:
     # --------------------------------------------------------------------- workers
 
     def _worker_leaving(self, worker: str) -> None:
-        self._placing.retire(worker)
+        self.placing.retire(worker)
         for attempt in list(self.attempts.values()):
             if worker in attempt.workers and not attempt.ended:
                 self._halt(attempt)
 
     def _lent(self, event: Lent) -> None:
-        self._placing.lend(event.workers)
+        self.placing.tell(event)
         for attempt in list(self.attempts.values()):
-            is_withheld = any(map(self._placing.is_withheld, attempt.workers))
+            is_withheld = any(map(self.placing.is_withheld, attempt.workers))
             if is_withheld and not attempt.ended:
                 self._halt(attempt)
 
@@ -557,12 +462,12 @@ class Dispatcher:
             self._out.append(instruction)
 
     def _worker_lost(self, event: WorkerLost) -> None:
-        is_blameless = event.is_blameless or self._placing.is_leaving(event.worker)
+        is_blameless = event.is_blameless or self.placing.is_leaving(event.worker)
         lost = [attempt for attempt in self.attempts.values() if attempt.worker == event.worker]
         blamed = [attempt for attempt in lost if attempt.has_begun and not attempt.ended]
         if not is_blameless:
             blamed = [attempt for attempt in blamed if not self._outgrew(attempt, is_sure=False)]
-        self._placing.lose(event.worker)
+        self.placing.lose(event.worker)
         for attempt in reversed(lost):
             self._close(attempt)
             self._release(attempt)
@@ -595,7 +500,7 @@ class Dispatcher:
         work = self.frontier.work(node)
         suspects = attempt.lenders if worker in self.slots else (worker,)
         loss = Loss(
-            joins=self._placing.trust.joins,
+            joins=self.placing.joins,
             suspects={each: attempt.hosts.get(each, "") for each in suspects},
         )
         got_further = attempt.position > work.lost_at
@@ -615,7 +520,7 @@ class Dispatcher:
         attempt = self.attempts.get(attempt_id)
         if attempt is not None and not attempt.begun:
             attempt.begun, attempt.started = True, now
-            self._placing.packing.reached(attempt, attempt.start)
+            self.placing.started(attempt)
 
     def _progress(self, event: Progress, now: float) -> None:
         attempt = self.attempts.get(event.attempt)
@@ -624,8 +529,7 @@ class Dispatcher:
         if event.trainer_ended_at is not None:
             attempt.trainer_ended_at = event.trainer_ended_at
         self._advance(attempt, event.step)
-        self._placing.heard_of(attempt, now)
-        self._placing.packing.reached(attempt, event.step)
+        self.placing.progressed(attempt, event.step, now)
         steps = event.step - attempt.start
         # Each time as many steps again: a long stage is measured early, and costs little.
         if event.seconds and steps >= 2 * attempt.timed_steps and not attempt.ended:
@@ -717,7 +621,7 @@ class Dispatcher:
                 self._release(attempt)
             return
         self._advance(attempt, event.step)
-        self._placing.packing.ended(attempt, event.step, event.peak_bytes)
+        self.placing.ended(attempt, event)
         self._close(attempt)
         slot = self.slots.get(attempt.worker)
         if slot is not None and slot.queue and slot.queue[0].started is None:
@@ -726,10 +630,10 @@ class Dispatcher:
         steps = event.step - attempt.start
         if event.status == "trained" or (event.status == "stopped" and steps > 0):
             for worker in attempt.workers:
-                self._placing.ended_well(worker)
+                self.placing.ended_well(worker)
         self._learn_pace(attempt, steps, event.seconds)
         self.speeds.is_settled |= steps > 0 and event.seconds > 0
-        self._placing.loads.observe(attempt.kind, event.load_seconds)
+        self.placing.loads.observe(attempt.kind, event.load_seconds)
         nothing_to_save = event.step == attempt.start and event.status == "stopped"
         is_saved = attempt.saved >= event.step
         if event.status == "missing" and not attempt.uprooted:
@@ -808,13 +712,13 @@ class Dispatcher:
         node = attempt.node_at(min(event.step + 1, attempt.leaf.stop))
         if node.is_alone:
             node = attempt.leaf  # it is trained anew as a whole
-        hosts = {each: self._placing.trust.host_of(each) for each in attempt.workers}
+        hosts = {each: self.placing.host_of(each) for each in attempt.workers}
         self.frontier.raised(node, event.step, hosts)
         for member in attempt.workers:
-            for place in self._placing.raised(member, (node, event.step), event.message, now):
+            for place in self.placing.raised(member, (node, event.step), event.message, now):
                 self.frontier.excuse(place, member)
         self._release(attempt)
-        if self._is_hopeless(node, event.step):
+        if self.placing.is_hopeless(node, event.step):
             failure = Failure(step=event.step, message=event.message, traceback=event.traceback)
             self._fail_node(node, failure)
 
@@ -824,31 +728,7 @@ class Dispatcher:
         Then others may have filled it: the steps are tried once more, alone.
         """
         node = attempt.node_at(min(attempt.position + 1, attempt.leaf.stop))
-        return self._placing.packing.outgrew(attempt, node, is_sure=is_sure)
-
-    def _is_hopeless(self, node: Node, step: Step) -> bool:
-        """Whether the step after `step` raised on so many workers that its trials fail.
-
-        Workers that are put aside prove nothing; one that has trained nothing yet proves little.
-        """
-        work, options = self.frontier.work(node), self.options
-        errors, is_gang = work.errors.get(step, ()), self.frontier.workers_of(node) > 1
-        is_last = work.tries.get(step, 0) >= options.most_workers_tried
-        if is_gang and is_last:
-            return True  # each gang may have a worker that is put aside again and again
-        if len(errors) < options.least_tries:
-            return False
-        if is_gang:
-            may_wait = self._placing.may_try_later(node)
-            return not (may_wait or self._placing.may_try_other_gang(node))
-        proven = set(filter(self._placing.trust.has_trained, chain.from_iterable(errors)))
-        if len(proven) >= options.workers_tried:
-            return True
-        if len(work.raised_on) >= options.most_workers_tried:
-            return True
-        if self._placing.may_try_elsewhere(node):
-            return False
-        return is_last or not self._placing.may_try_later(node)
+        return self.placing.outgrew(attempt, node, is_sure=is_sure)
 
     def _fail_node(self, node: Node, failure: Failure) -> None:
         """Fail every trial whose request needs the step that cannot be trained."""
@@ -876,7 +756,7 @@ class Dispatcher:
     def _release(self, attempt: Attempt) -> None:
         """Forget an attempt; what it did not make is wanted again."""
         self.attempts.pop(attempt.id, None)
-        self._placing.leave(attempt)
+        self.placing.leave(attempt)
         for node in list(attempt.covered()):
             if self.frontier.work(node).attempt == attempt.id:
                 self.frontier.assign(node, None)
@@ -887,9 +767,7 @@ class Dispatcher:
         if step <= low:
             return
         attempt.position = step
-        self._placing.watch(attempt)
-        for worker in attempt.workers:
-            self._placing.trust.trained(worker)
+        self.placing.advanced(attempt)
         for node in attempt.leaf.up():
             if node.stop <= low:
                 return
@@ -903,7 +781,7 @@ class Dispatcher:
         """End the training of an attempt: free its slot and count its steps."""
         if not attempt.ended:
             attempt.ended = True
-            self._placing.leave(attempt)
+            self.placing.leave(attempt)
             self.steps_executed += attempt.trained_to - attempt.start
             self.steps_repeated += attempt.repeated
 
@@ -971,7 +849,7 @@ class Dispatcher:
                 break
             self.frontier.assign(below, None)
         attempt.node, attempt.stop = node, node.stop
-        self._placing.watch(attempt)
+        self.placing.watch(attempt)
         self._say(StopStage(attempt=attempt.id, worker=attempt.worker, at=node.stop))
 
     def _split(self, top: Node, bottom: Node) -> None:
@@ -985,14 +863,14 @@ class Dispatcher:
         self.frontier.move(top, bottom)
 
     @property
-    def _is_held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether no stage may begin now."""
         return self._draining or not self._may_place()
 
     def _fill(self, now: float) -> None:
-        if not self._is_held:
-            self._out.extend(self._placing.fill(now))
-            for attempt in self._placing.leaving(now):
+        if not self.is_held:
+            self._out.extend(self.placing.fill(now))
+            for attempt in self.placing.leaving(now):
                 self._halt(attempt)
 
     def _take(self) -> list[Instruction]:

@@ -69,7 +69,7 @@ class Loss:
     Parameters
     ----------
     joins
-        The number of workers that had joined by then (`dasktune.graph.trust.Trust.joins`).
+        The number of workers that had joined by then (`dasktune.graph.placement.Placing.joins`).
     suspects
         The worker, with its host, which is empty if it is not known; several workers of a gang as
         long as the driver has not heard which of them is gone.
@@ -184,8 +184,6 @@ class Frontier:
         Estimated seconds per step of a node; may change as speeds are learned.
     profile_of
         Gives the profile of a node; may change with the speeds.
-    workers_of
-        Gives the number of workers that a node's stage takes.
 
     Attributes
     ----------
@@ -196,18 +194,17 @@ class Frontier:
     continued
         Attempts whose stage got a child since the list was last emptied.
     workers_of
-        As given.
+        Gives the number of workers that a node's stage takes: one, unless a policy says otherwise.
     """
 
     def __init__(
         self,
         step_cost: StepCost,
         profile_of: Callable[[Node], Profile] = lambda node: (),
-        workers_of: Callable[[Node], int] = lambda node: 1,
     ) -> None:
         self._step_cost = step_cost
         self._profile_of = profile_of
-        self.workers_of = workers_of
+        self.workers_of: Callable[[Node], int] = lambda node: 1
         self._work: dict[Node, Work] = {}
         self._ready: dict[Group, list[Entry]] = {}
         self._deepest_first = False

@@ -113,7 +113,7 @@ class Market:
         changed = max(abs(active - self._active), self._launches)
         if changed * _MIX <= self._active and self._prices.keys() == slots.keys():
             return
-        prices = prices_of(self._backlog(), tuple(slots.values()))
+        prices = prices_of(self.backlog(), tuple(slots.values()))
         self._prices = dict(zip(slots, prices, strict=True))
         self._worths = [math.exp(price) for price in prices]
         self._worth_of_all = sum(map(mul, slots.values(), self._worths))
@@ -122,7 +122,7 @@ class Market:
             node: until for node, until in self._patience.items() if self._frontier.is_active(node)
         }
 
-    def _backlog(self) -> dict[Profile, float]:
+    def backlog(self) -> dict[Profile, float]:
         """Return the seconds of the ready stages by profile, with the classes that they need."""
         backlog: dict[Profile, float] = defaultdict(float)
         for (profile, needs, _, workers), seconds in self._frontier.backlog.items():
@@ -287,9 +287,7 @@ class Market:
             self._renew()
         if self._makespan is None:
             slots, prices = self._speeds.slots, self._prices
-            self._makespan = makespan(
-                self._backlog(), tuple(slots.values()), tuple(prices.values())
-            )
+            self._makespan = makespan(self.backlog(), tuple(slots.values()), tuple(prices.values()))
         return self._makespan
 
 

@@ -1,24 +1,20 @@
-"""Which stages run together on a device that several workers share: learned, never assumed.
+"""How many stages of a model run together on a device: learned, never assumed.
 
 Several small stages on one GPU may train more steps a second than one alone, or fewer. Each pair
 of a model and a class begins at one stage alone. Once a few measurements are there, one more is
-tried on one device, if its memory has room, and kept if the device then trains clearly more steps
-a second. All follows from events and their times.
+tried on one device, and kept if the device then trains clearly more steps a second. Where that is
+tried is decided in `dasktune.graph.policies.shared_devices`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from dasktune.graph.attempts import Attempt
 from dasktune.graph.events import WorkerJoined
 from dasktune.graph.kept_speeds import KeptFactor, Model
-from dasktune.graph.plan import Node
-from dasktune.types import Step
 
 MARGIN = 0.05
 """One stage more must raise the steps a second of a device by more than this share."""
@@ -29,17 +25,6 @@ LEAST_SAMPLES = 3
 MOST_SAMPLES = 30
 """Measurements by which one stage more must have shown its worth: what a trial may cost."""
 
-SHORTEST_SAMPLE = 1.0
-"""Seconds of the shortest measurement that does not end with its stage."""
-
-MEMORY_SHARE = 0.9
-"""Share of a device's memory that stages may fill; the rest is for what is not measured."""
-
-MOST_PASSED = 8
-"""Stages that may join others on a device before one that must wait until it is empty."""
-
-MOST_PACKED = 50
-"""Pairs of model and class that people are shown."""
 
 _MEMORY_SAMPLES = 40.0
 _SPREAD = 0.1
@@ -50,9 +35,6 @@ _ERRORS = 3.0
 
 _SPEED_CHANGE = math.log(1.5)
 """Change of the logarithm of a speed after which all is learned anew."""
-
-_STEADY = 0.1
-"""A mean number of stages together counts as the whole number that is as near as this."""
 
 
 class Samples:
@@ -223,7 +205,7 @@ class FactorChange:
     together: int
 
     def __str__(self) -> str:
-        return _in_words(_values_of(self.model), self.kind, self.together)
+        return _in_words(values_of(self.model), self.kind, self.together)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +252,8 @@ class PackedModel:
         )
 
 
-def _values_of(model: Model) -> str:
+def values_of(model: Model) -> str:
+    """Return the values of a model in words."""
     return ", ".join(f"{name}={value!r}" for name, value in model)
 
 
@@ -278,61 +261,6 @@ def _in_words(values: str, kind: str, together: int) -> str:
     of_model = f" with {values}" if values else ""
     trials = "1 trial trains alone" if together == 1 else f"{together} trials train together"
     return f"{trials} on each {kind or 'device'}{of_model}"
-
-
-Stage = tuple[Node, str]
-"""The node of a stage, or of an audit, and the class that trains it."""
-
-
-@dataclass(slots=True)
-class _Device:
-    """A device: the memory of it, its workers, and the stages and audits that run there.
-
-    A worker has one of them at a time: an audit waits for a stage that runs, and the other way
-    round. ``load`` is the time integral of the number of stages up to ``at``; ``passed`` counts
-    those that were given to it out of turn since one worker had it alone.
-    """
-
-    nbytes: int = 0
-    workers: dict[str, int] = field(default_factory=dict)
-    """The bytes that each worker has used, by worker; kept by its process."""
-    running: dict[str, Attempt] = field(default_factory=dict)
-    audits: dict[str, Stage] = field(default_factory=dict)
-    most: dict[str, int] = field(default_factory=dict)
-    """The largest number of stages beside which that of each worker ran, itself included."""
-    load: float = 0.0
-    at: float = 0.0
-    passed: int = 0
-
-    @property
-    def users(self) -> int:
-        """The number of its workers that have a stage or an audit."""
-        return len(self.running.keys() | self.audits.keys())
-
-    def beside(self, worker: str) -> dict[str, Stage]:
-        """Return the stages and audits of all other workers, by worker."""
-        stages = {other: (each.node, each.kind) for other, each in self.running.items()}
-        return {other: stage for other, stage in (self.audits | stages).items() if other != worker}
-
-    def load_at(self, now: float) -> float:
-        return self.load + self.users * (now - self.at)
-
-    def note_company(self) -> None:
-        """Note beside how many each stage has run."""
-        for worker in self.running:
-            self.most[worker] = max(self.most.get(worker, 0), self.users)
-
-    def advance(self, now: float) -> None:
-        self.load, self.at = self.load_at(now), now
-
-
-@dataclass(slots=True)
-class _Mark:
-    """Where a measurement of an attempt begins."""
-
-    step: Step
-    at: float
-    load: float
 
 
 def stand_ins(joined: Iterable[WorkerJoined]) -> list[str]:
@@ -348,323 +276,3 @@ def stand_ins(joined: Iterable[WorkerJoined]) -> list[str]:
     for event in sorted(joined, key=lambda event: event.worker):
         first.setdefault((event.device, "" if event.device else event.worker), event.worker)
     return [*first.values()]
-
-
-class Packing:
-    """The devices that several workers share, and what may run there together.
-
-    Parameters
-    ----------
-    model_of
-        Gives the model of a node.
-
-    Attributes
-    ----------
-    is_open
-        Whether a device is shared by several workers. Otherwise nothing here is of any effect.
-    now
-        The time of the event that is being handled.
-    changes
-        What was learned so far, in order.
-    """
-
-    def __init__(self, model_of: Callable[[Node], Model]) -> None:
-        self.is_open = False
-        self.now = 0.0
-        self.changes: list[FactorChange] = []
-        self._model_of = model_of
-        self._devices: dict[str, _Device] = {}
-        self._device_of: dict[str, _Device] = {}
-        self._factors: dict[tuple[Model, str], PackingFactor] = {}
-        self._peaks: dict[tuple[Model, str], int] = {}
-        self._trying: dict[tuple[Model, str], _Device] = {}
-        self._marks: dict[str, _Mark] = {}
-        self._alone: set[Node] = set()
-
-    # --------------------------------------------------------------------- workers
-
-    def join(self, worker: str, device: str, nbytes: int) -> None:
-        """Add a worker of a device, which has so many bytes of memory."""
-        shared = self._devices.setdefault(device, _Device())
-        shared.nbytes = max(shared.nbytes, nbytes)
-        shared.workers[worker] = 0
-        self._device_of[worker] = shared
-        self.is_open = self.is_open or len(shared.workers) > 1
-
-    def lose(self, worker: str) -> None:
-        """Remove a worker that is gone."""
-        device = self._device_of.pop(worker, None)
-        if device is not None:
-            device.advance(self.now)
-            del device.workers[worker]
-            for each in (device.running, device.audits, device.most):
-                each.pop(worker, None)
-            self.is_open = any(len(each.workers) > 1 for each in self._devices.values())
-
-    def stand_in(self, worker: str) -> str:
-        """Return the worker that stands for the device of a worker, where each counts once."""
-        device = self._device_of.get(worker)
-        return worker if device is None else min(device.workers)
-
-    def is_extra(self, worker: str) -> bool:
-        """Whether another worker stands for the device of a worker."""
-        return self.stand_in(worker) != worker
-
-    @property
-    def packed(self) -> list[PackedModel]:
-        """The numbers that were measured, those of most stages first: at most `MOST_PACKED`."""
-        known = [
-            PackedModel(model=_values_of(model), kind=kind, together=each.kept, gain=each.gain)
-            for (model, kind), each in self._factors.items()
-            if each.gain is not None
-        ]
-        known.sort(key=lambda each: (-each.together, each.kind, each.model))
-        return known[:MOST_PACKED]
-
-    def recall(self, factors: Iterable[KeptFactor]) -> None:
-        """Forget what was learned, and begin with what earlier runs have learned."""
-        self._factors.clear()
-        self._peaks.clear()
-        for each in factors:
-            pair = each.model, each.kind
-            self._factors[pair] = PackingFactor.recall(each)
-            if each.nbytes:
-                self._peaks[pair] = each.nbytes
-
-    @property
-    def kept(self) -> list[KeptFactor]:
-        """The factors of which this run has learned something, for later runs."""
-        factors = (
-            factor.keep(*pair, self._peaks.get(pair, 0)) for pair, factor in self._factors.items()
-        )
-        return [factor for factor in factors if factor is not None]
-
-    def clear(self) -> None:
-        """Forget all workers; what was learned stays."""
-        self._devices.clear()
-        self._device_of.clear()
-        self._trying.clear()
-        self._marks.clear()
-        self.is_open = False
-
-    # ------------------------------------------------------------------- decisions
-
-    def company(self, worker: str) -> int:
-        """Return how many other workers of the same device have a stage or an audit."""
-        device = self._device_of.get(worker)
-        if device is None:
-            return 0
-        return device.users - (worker in device.running or worker in device.audits)
-
-    def rank(self, worker: str) -> tuple[int, int]:
-        """Return the rank of a worker for a stage: the least is best.
-
-        That is one beside few others; then one that holds memory already, so that no other
-        process takes some more.
-        """
-        device = self._device_of.get(worker)
-        return self.company(worker), 0 if device is None else -device.workers[worker]
-
-    def may_run(self, node: Node, worker: str, kind: str) -> bool:
-        """Whether a worker may run a stage beside those that run on its device."""
-        device = self._device_of.get(worker)
-        if device is None:
-            return True
-        others = device.beside(worker)
-        if not others:
-            return True
-        if any(other in others and on.lenders for other, on in device.running.items()):
-            return False  # its devices train in step: all would wait for this one
-        together = len(others) + 1
-        is_late = device.passed >= MOST_PASSED
-        if is_late or node in self._alone or not self._allows(node, kind, device, together):
-            return False
-        return all(
-            other not in self._alone and self._allows(other, kind, device, together)
-            for other, _ in others.values()
-        ) and self._has_room(node, worker, kind, device)
-
-    def idle_workers(self, idle: Collection[str], ready: int) -> int:
-        """Return how many idle workers may begin a stage, if as many stages are ready already."""
-        free, joining = set[int | str](), set[int]()
-        for worker in idle:
-            device = self._device_of.get(worker)
-            if device is None:
-                free.add(worker)
-            elif not device.beside(worker):
-                free.add(id(device))
-            elif self.has_room(worker):
-                joining.add(id(device))
-        return len(free) + max(0, len(joining) - ready)
-
-    def has_room(self, worker: str) -> bool:
-        """Whether the stages that run on a worker's device leave it one of its own like them."""
-        device = self._device_of.get(worker)
-        others = {} if device is None or worker in device.running else device.beside(worker)
-        return not others or any(self.may_run(node, worker, kind) for node, kind in others.values())
-
-    def _allows(self, node: Node, kind: str, device: _Device, together: int) -> bool:
-        """Whether the model of a node may run with so many in all."""
-        pair = self._model_of(node), kind
-        factor = self._factors.get(pair)
-        if factor is None or together > factor.tried:
-            return False
-        if together <= factor.kept:
-            return True
-        trying = self._trying.get(pair)
-        return trying is None or trying is device or trying.users < together
-
-    def _has_room(self, node: Node, worker: str, kind: str, device: _Device) -> bool:
-        """Whether the memory of a device has room for one more stage; unknown memory has none."""
-        peak = self._peaks.get((self._model_of(node), kind), 0)
-        if not peak or not device.nbytes:
-            return False
-        used, others = max(peak, device.workers[worker]), device.beside(worker)
-        for other, nbytes in device.workers.items():
-            if other == worker:
-                continue
-            if other not in others:
-                used += nbytes
-                continue
-            known = self._peaks.get((self._model_of(others[other][0]), kind), 0)
-            if not known:
-                return False
-            used += max(known, nbytes)
-        return used <= MEMORY_SHARE * device.nbytes
-
-    # ----------------------------------------------------------------------- events
-
-    def jump_queue(self, worker: str) -> None:
-        """Note that a worker is given a stage before one that waits until its device is empty."""
-        device = self._device_of.get(worker)
-        if device is not None:
-            device.passed += 1
-
-    def audit(self, audits: Mapping[str, Stage]) -> None:
-        """Note the audits under way, by worker."""
-        for device in self._devices.values():
-            here = {worker: audits[worker] for worker in device.workers if worker in audits}
-            if here != device.audits:
-                device.advance(self.now)
-                device.audits = here
-                device.note_company()
-
-    def enter(self, attempt: Attempt) -> None:
-        """Note that a worker begins an attempt, or goes on with it after another."""
-        device = self._device_of.get(attempt.worker)
-        if device is None:
-            return
-        before = device.running.get(attempt.worker)
-        if before is attempt:
-            return
-        device.advance(self.now)
-        if not self.company(attempt.worker):
-            device.passed = 0
-        device.running[attempt.worker] = attempt
-        together = device.users
-        device.most[attempt.worker] = 0
-        device.note_company()
-        pair = self._model_of(attempt.node), attempt.kind
-        factor = self._factors.setdefault(pair, PackingFactor())
-        if together > factor.kept:
-            self._trying[pair] = device
-
-    def occupy(self, lender: str, attempt: Attempt) -> None:
-        """Note that a worker lends its device, which nobody else uses, to an attempt."""
-        device = self._device_of.get(lender)
-        if device is not None:
-            device.advance(self.now)
-            device.running[lender], device.most[lender] = attempt, 1
-
-    def vacate(self, lender: str) -> None:
-        """Note that a worker has its device back."""
-        device = self._device_of.get(lender)
-        if device is not None and lender in device.running:
-            device.advance(self.now)
-            del device.running[lender], device.most[lender]
-
-    def leave(self, attempt: Attempt) -> None:
-        """Note that a worker has nothing more to do after an attempt."""
-        self.vacate(attempt.worker)
-        self._marks.pop(attempt.id, None)
-
-    def ended(self, attempt: Attempt, step: Step, peak_bytes: int) -> None:
-        """Note that an attempt ended at a step.
-
-        Parameters
-        ----------
-        attempt, step
-            The attempt and the step.
-        peak_bytes
-            The most memory that its worker's process has held; 0 if unknown.
-        """
-        device = self._device_of.get(attempt.worker)
-        if device is None:
-            return
-        self.reached(attempt, step, is_end=True)
-        self._alone.discard(attempt.leaf)
-        if peak_bytes:
-            pair = self._model_of(attempt.leaf), attempt.kind
-            device.workers[attempt.worker] = peak_bytes
-            self._peaks[pair] = max(peak_bytes, self._peaks.get(pair, 0))
-
-    def reached(self, attempt: Attempt, step: Step, *, is_end: bool = False) -> None:
-        """Measure an attempt, which begins, or has come to a step."""
-        device = self._device_of.get(attempt.worker)
-        if device is None:
-            return
-        load, mark = device.load_at(self.now), self._marks.get(attempt.id)
-        seconds = 0.0 if mark is None else self.now - mark.at
-        if mark is not None and seconds < SHORTEST_SAMPLE and not is_end:
-            return
-        if mark is not None and step > mark.step and seconds > 0:
-            mean = (load - mark.load) / seconds
-            if abs(mean - round(mean)) <= _STEADY and round(mean) >= 1:
-                steps = step - mark.step
-                with self._factor_of(attempt) as factor:
-                    factor.observe(round(mean), steps=steps, seconds=seconds)
-        if is_end:
-            self._marks.pop(attempt.id, None)
-        else:
-            self._marks[attempt.id] = _Mark(step=step, at=self.now, load=load)
-
-    def outgrew(self, attempt: Attempt, node: Node, *, is_sure: bool) -> bool:
-        """Note that memory was not enough for an attempt; return whether others ran beside it.
-
-        If so, that says nothing of its trials: the stage is repeated alone, and one stage less
-        of its model runs together from now on.
-
-        Parameters
-        ----------
-        attempt
-            The attempt.
-        node
-            The node in which it ended.
-        is_sure
-            Whether it said so; otherwise its worker was lost, maybe for another reason.
-        """
-        device = self._device_of.get(attempt.worker)
-        together = 1 if device is None else device.most.get(attempt.worker, 1)
-        if together < 2:
-            return False
-        with self._factor_of(attempt) as factor:
-            (factor.outgrew if is_sure else factor.doubted)(together)
-        self._alone.add(node)
-        return True
-
-    @contextmanager
-    def ignored(self) -> Iterator[None]:
-        """Decide in this block as if no device was shared."""
-        is_open, self.is_open = self.is_open, False
-        yield
-        self.is_open = is_open
-
-    @contextmanager
-    def _factor_of(self, attempt: Attempt) -> Iterator[PackingFactor]:
-        """Yield the factor that an attempt teaches; note whether it has changed."""
-        model, kind = self._model_of(attempt.leaf), attempt.kind
-        factor = self._factors.setdefault((model, kind), PackingFactor())
-        before = factor.kept
-        yield factor
-        if factor.kept != before:
-            self.changes.append(FactorChange(model=model, kind=kind, together=factor.kept))

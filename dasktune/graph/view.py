@@ -14,11 +14,15 @@ from typing import Protocol
 
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.frontier import is_ready, start_of
+from dasktune.graph.invariants import violations
 from dasktune.graph.kept_speeds import KeptMeasurements
 from dasktune.graph.matching import Wanted
 from dasktune.graph.packing import FactorChange, PackedModel
 from dasktune.graph.plan import Node, Place, SearchPlan, nodes_along
-from dasktune.graph.trust import Aside
+from dasktune.graph.policies.broken_workers import Aside, BrokenWorkers
+from dasktune.graph.policies.paused_workers import PausedWorkers
+from dasktune.graph.policies.several_workers import SeveralWorkers
+from dasktune.graph.policies.shared_devices import SharedDevices
 from dasktune.needs import Needs, Offer
 from dasktune.types import Sequences, Step
 
@@ -150,7 +154,7 @@ class RunView:
     @property
     def offers(self) -> Mapping[str, Offer]:
         """The offers of all workers, by worker, also of those that may run nothing."""
-        return self._dispatcher.matching.offers
+        return self._dispatcher.placing.matching.offers
 
     @property
     def classes(self) -> Mapping[str, int]:
@@ -163,26 +167,29 @@ class RunView:
 
     def meets(self, worker: str, wanted: Wanted) -> bool:
         """Whether a worker has what a stage with these needs of its trials needs."""
-        return self._dispatcher.matching.may_run(worker, wanted)
+        return self._dispatcher.placing.matching.may_run(worker, wanted)
 
     def claims(self, worker: str, node: Node) -> dict[str, float]:
         """Return the amounts that the stage of a node uses up on a worker."""
-        return self._dispatcher.matching.claims(worker, node.needs)
+        return self._dispatcher.placing.matching.claims(worker, node.needs)
 
     def devices_for(self, node: Node) -> Counter[str]:
         """Return how many devices of this study may train a stage, by compute class.
 
         Workers that share a device count once.
         """
-        return self._dispatcher.devices_for(node)
+        return self._dispatcher.placing.devices_for(node.needs)
 
     def idle_for(self, node: Node) -> Counter[str]:
         """Return how many idle workers may train a stage together, by compute class."""
-        return self._dispatcher.idle_for(node)
+        several = self._dispatcher.placing.policy(SeveralWorkers)
+        if several is None or self._dispatcher.is_held:
+            return Counter()
+        return several.idle_for(node)
 
     def load_seconds(self, kind: str) -> float:
         """Return the seconds of loading a state on a class, as measured so far."""
-        return self._dispatcher.load_seconds(kind)
+        return self._dispatcher.placing.loads.seconds(kind)
 
     @property
     def measurements(self) -> int:
@@ -271,7 +278,7 @@ class RunView:
 
     def is_busy(self, worker: str) -> bool:
         """Whether a worker of `slots` has a stage, or is lent to one."""
-        return self._dispatcher.is_busy(worker)
+        return self._dispatcher.placing.is_busy(worker)
 
     def workers_of(self, node: Node) -> int:
         """Return how many workers the stage of a node takes."""
@@ -296,7 +303,8 @@ class RunView:
     @property
     def gathering(self) -> Sequence[Node]:
         """The ready stages for which idle workers are kept until enough are idle."""
-        return self._dispatcher.gathering
+        several = self._dispatcher.placing.policy(SeveralWorkers)
+        return () if several is None else several.waiting
 
     @property
     def idle_workers(self) -> int:
@@ -329,46 +337,61 @@ class RunView:
     @property
     def aside(self) -> Iterator[Aside]:
         """Yield the workers that are put aside, because stages raised on them."""
-        return self._dispatcher.aside
+        broken = self._dispatcher.placing.policy(BrokenWorkers)
+        return iter(()) if broken is None else broken.aside
 
     @property
     def claimable(self) -> Iterator[str]:
-        """Yield the workers that a study may claim: one of those that share a device."""
-        return self._dispatcher.claimable
+        """Yield the workers that a study may claim: one of those that share a device.
+
+        A paused worker is of no use to it, unless it has a stage.
+        """
+        paused, placing = {*self.paused}, self._dispatcher.placing
+        able = (each for each in self.slots if each not in paused or self.is_busy(each))
+        return (worker for worker in able if not placing.is_extra(worker))
 
     @property
     def busy_claims(self) -> Iterator[str]:
         """Yield the workers of `claimable` that have a stage, or whose device has one."""
-        return self._dispatcher.busy_claims
+        shared = self._dispatcher.placing.policy(SharedDevices)
+        busy = filter(self.is_busy, self.slots)
+        return iter(dict.fromkeys(busy if shared is None else map(shared.stand_in, busy)))
 
     @property
     def factor_changes(self) -> Sequence[FactorChange]:
         """The changes so far of the number of stages that run together on shared devices."""
-        return self._dispatcher.factor_changes
+        shared = self._dispatcher.placing.policy(SharedDevices)
+        return () if shared is None else shared.changes
 
     @property
     def beside(self) -> Iterator[str]:
         """Yield the workers without a stage whose device a stage uses, or another stands for."""
-        return self._dispatcher.beside
+        placing = self._dispatcher.placing
+        for worker, slot in placing.slots.items():
+            is_beside = slot.lent_to or placing.is_extra(worker) or placing.company(worker)
+            if not slot.queue and is_beside:
+                yield worker
 
     @property
     def packed(self) -> list[PackedModel]:
         """The models that share devices, with the number of their stages that run together."""
-        return self._dispatcher.packed
+        shared = self._dispatcher.placing.policy(SharedDevices)
+        return [] if shared is None else shared.packed
 
     def company(self, worker: str) -> int:
         """Return how many other workers of the same device have a stage or an audit."""
-        return self._dispatcher.company(worker)
+        return self._dispatcher.placing.company(worker)
 
     @property
     def withheld(self) -> Iterator[str]:
         """Yield the workers that other studies have."""
-        return self._dispatcher.withheld
+        return filter(self._dispatcher.placing.is_withheld, self.slots)
 
     @property
     def paused(self) -> Iterator[str]:
         """Yield the workers that Dask has paused."""
-        return self._dispatcher.paused
+        policy = self._dispatcher.placing.policy(PausedWorkers)
+        return filter(policy.workers.__contains__, self.slots) if policy else iter(())
 
     @property
     def is_idle(self) -> bool:
@@ -437,6 +460,10 @@ class RunView:
         if following is not None:
             step = start_of(following)
             yield following.holder(step), step
+
+    def violations(self) -> Iterator[str]:
+        """Yield what must always hold of a dispatcher, and does not; see `invariants`."""
+        return violations(self._dispatcher)
 
     def is_running(self, node: Node) -> bool:
         """Whether an attempt is making the state at the node's end."""

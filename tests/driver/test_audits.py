@@ -29,6 +29,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Paused, RunStage, WorkerGone, WorkerJoined
 from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node
+from dasktune.graph.policies.broken_workers import BrokenWorkers
 from dasktune.graph.view import RunView
 from dasktune.needs import Needs
 from dasktune.results.summary import savings_line
@@ -559,7 +560,9 @@ def test_audit_avoids_workers_that_leave() -> None:
 
 def test_audit_avoids_workers_that_are_put_aside() -> None:
     scene = Scene()
-    scene.dispatcher._placing.trust.put_aside("w1", 0.0)
+    broken = scene.dispatcher.placing.policy(BrokenWorkers)
+    assert broken is not None
+    broken.put_aside("w1", 0.0)
     assert scene.turn()
     assert scene.sent[0][0] == "w2"
 

@@ -14,7 +14,7 @@ from distributed import Client, LocalCluster
 
 import dasktune as dt
 from dasktune.engine.timeouts import Waits
-from dasktune.graph.trust import IN_A_ROW
+from dasktune.graph.policies.broken_workers import IN_A_ROW
 from dasktune.study.study import Study
 
 pytestmark = pytest.mark.cluster

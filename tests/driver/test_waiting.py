@@ -19,7 +19,7 @@ from dasktune.graph.events import (
     WorkerJoined,
 )
 from dasktune.graph.keys import root_key
-from dasktune.graph.trust import IN_A_ROW
+from dasktune.graph.policies.broken_workers import IN_A_ROW
 from dasktune.graph.view import RunView
 from dasktune.needs import Needs, Offer
 from dasktune.sequences import Constant, Piecewise

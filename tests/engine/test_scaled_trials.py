@@ -31,6 +31,7 @@ from dasktune.graph.events import (
     WorkersJoined,
 )
 from dasktune.graph.keys import root_key
+from dasktune.graph.policies.broken_workers import BrokenWorkers
 from dasktune.needs import Needs
 from dasktune.sequences import Constant, Piecewise
 from dasktune.storage.database.columns import to_text
@@ -358,8 +359,9 @@ def test_the_last_worker_trains_alone_what_two_should() -> None:
 def test_a_gang_does_not_wait_for_workers_put_aside() -> None:
     bench, order, other = gang_of(4)
     bench.orders.clear()
-    trust = bench.dispatcher._placing.trust
-    trust.put_aside(other, 0.0)
+    broken = bench.dispatcher.placing.policy(BrokenWorkers)
+    assert broken is not None
+    broken.put_aside(other, 0.0)
     bench.tell(TrainingEnded(attempt=order.attempt, step=2, status="lost", seconds=0.0))
     assert bench.devices[0] == ((0, 1), (2, 2))
     assert bench.run().trials[0].steps == 8

@@ -10,6 +10,8 @@ from hypothesis.stateful import invariant, precondition, rule
 from dasktune.graph.devices import Periods, devices_at, with_devices
 from dasktune.graph.events import Event, RunStage, Tick, TrainingEnded, WorkerLost
 from dasktune.graph.plan import Node
+from dasktune.graph.policies.several_workers import SeveralWorkers
+from dasktune.graph.view import RunView
 from dasktune.sequences import Sequence
 from dasktune.types import Sequences, Step
 from tests.graph.test_machine import HORIZON, OF_VARIANTS, DispatcherMachine, Worker
@@ -93,8 +95,14 @@ class GangMachine(DispatcherMachine):
     def count(self, node: Node, step: Step) -> int:
         return devices_at(node.sequences, max(step, node.start))
 
+    @property
+    def kept(self) -> set[str]:
+        several = self.dispatcher.placing.policy(SeveralWorkers)
+        assert several is not None
+        return several.kept
+
     def may_join(self, worker: str, node: Node) -> bool:
-        return self.dispatcher._placing.gangs.may_join(worker, node.needs)
+        return self.dispatcher.placing.may_join(worker, node.needs)
 
     # --------------------------------------------------------------------- invariants
 
@@ -107,21 +115,21 @@ class GangMachine(DispatcherMachine):
                     assert other.workers == each.workers, f"{each} and {other}"
 
     @invariant()
-    def slots_hold_two_attempts_at_most(self) -> None:
+    def idle_workers_are_those_that_may_have_stages(self) -> None:
         slots = self.dispatcher.slots
-        assert all(len(slot.queue) <= 2 for slot in slots.values())
-        idle = {name for name in slots if not self.dispatcher.is_busy(name)}
+        idle = {name for name in slots if not RunView(self.dispatcher).is_busy(name)}
         usable = {name for name in idle - self.leaving - self.paused if not self.is_withheld(name)}
-        kept = self.dispatcher._placing.gangs.kept
+        kept = self.kept
         assert kept <= usable - self.aside
-        assert bool(kept) <= bool(self.dispatcher.gathering)
+        assert bool(kept) <= bool(RunView(self.dispatcher).gathering)
         assert len(usable - self.aside - kept) == self.dispatcher.idle_workers
 
     @invariant()
     def lenders_are_given_back(self) -> None:
         attempts = [each for each in self.dispatcher.attempts.values() if not each.ended]
         lent = {lender for each in attempts for lender in each.lenders}
-        assert {*self.dispatcher._placing.gangs.lenders} == lent & self.dispatcher.slots.keys()
+        there = {name for name, slot in self.dispatcher.slots.items() if slot.lent_to}
+        assert there == lent & self.dispatcher.slots.keys()
 
     @invariant()
     def no_worker_waits_while_there_is_work(self) -> None:
@@ -131,8 +139,8 @@ class GangMachine(DispatcherMachine):
             for name in dispatcher.slots.keys() - self.leaving - self.paused
             if not self.is_withheld(name)
         }
-        kept = dispatcher._placing.gangs.kept
-        idle = {name for name in slots - self.aside - kept if not dispatcher.is_busy(name)}
+        kept = self.kept
+        idle = {name for name in slots - self.aside - kept if not RunView(dispatcher).is_busy(name)}
         for node in frontier.ready() if idle else ():
             count = self.count(node, node.start)
             able = {name for name in idle if count == 1 or self.may_join(name, node)}
@@ -144,8 +152,8 @@ class GangMachine(DispatcherMachine):
     @invariant()
     def a_stage_that_waits_could_begin(self) -> None:
         dispatcher = self.dispatcher
-        for node in dispatcher.gathering:
-            kinds = dispatcher.devices_for(node)
+        for node in RunView(dispatcher).gathering:
+            kinds = RunView(dispatcher).devices_for(node)
             assert max(kinds.values()) >= self.count(node, node.start) > 1
 
     # ----------------------------------------------------------------------- the end

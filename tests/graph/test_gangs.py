@@ -466,7 +466,7 @@ def test_trial_that_raises_with_an_untrusted_worker_fails() -> None:
         is_broken = worker == "w0"
         failed = Failed(attempt=f"{attempt}-a", step=0, message="broken")
         said += table.tell(failed) if is_broken else table.train(attempt, 8)
-    assert [aside.worker for aside in table.dispatcher.aside] == ["w0"]
+    assert [aside.worker for aside in RunView(table.dispatcher).aside] == ["w0"]
     said, tries, at_once = table.trial(2), 0, 0
     while said == [] or said[0][0] != "fail":
         table.now += 0.0 if said else 4000.0

@@ -30,6 +30,7 @@ from dasktune.graph.events import (
 from dasktune.graph.frontier import start_of
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import Node, SearchPlan
+from dasktune.graph.policies.compute_classes import ComputeClasses
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.speeds import Speeds
 from dasktune.needs import Needs
@@ -198,7 +199,7 @@ def test_waiting_stage_starts_when_the_faster_class_is_gone() -> None:
     table.trial("net")
     table.join(a="old")
     table.trial("net")
-    table.dispatcher._placing.retire("b")
+    table.dispatcher.placing.retire("b")
     table.tell(Tick())
     assert table.models == {"a": "net", "b": "net"}
 
@@ -268,7 +269,13 @@ def test_stages_for_withheld_workers_do_not_change_prices() -> None:
     table.tell(WorkerJoined(worker="c", kind="lab", tags=frozenset({"lab"})))
     table.tell(Lent(workers=frozenset({"a", "b"})))
     table.trial("net", needs=Needs.of({"tags": ["lab"]}))
-    assert table.dispatcher._placing._market._backlog() == {}
+    assert classes_of(table.dispatcher).market.backlog() == {}
+
+
+def classes_of(dispatcher: Dispatcher) -> ComputeClasses:
+    policy = dispatcher.placing.policy(ComputeClasses)
+    assert policy is not None
+    return policy
 
 
 class Checked(SimulatedRunner):

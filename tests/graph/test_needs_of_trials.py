@@ -190,7 +190,7 @@ def test_stages_for_other_workers_are_not_looked_at() -> None:
         looked_at.append(node)
         return False
 
-    matching = play.dispatcher._placing.matching
+    matching = play.dispatcher.placing.matching
     assert frontier.best_ready(may_run, partial(matching.may_run, "plain")) is None
     assert looked_at == []
     assert len(list(frontier.ready())) == 50
@@ -286,7 +286,7 @@ def test_every_trial_that_fits_some_worker_is_trained_once(
     if not joins_first:
         for number, (has, tags) in enumerate(present):
             play.join(f"w{number}", has, *tags)
-    offers = play.dispatcher.matching.offers
+    offers = RunView(play.dispatcher).offers
     for number, (_, needs) in enumerate(configured):
         if any(map(needs.fits, offers.values())):
             assert number in play.reported

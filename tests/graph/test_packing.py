@@ -27,6 +27,7 @@ from dasktune.graph.events import (
 from dasktune.graph.kept_speeds import KeptFactor, KeptMeasurements, KeptSpeed
 from dasktune.graph.keys import root_key
 from dasktune.graph.packing import LEAST_SAMPLES, MOST_SAMPLES, PackedModel, PackingFactor
+from dasktune.graph.view import RunView
 from dasktune.needs import Needs
 from dasktune.sequences import Constant
 from dasktune.types import Value
@@ -217,10 +218,10 @@ def test_stages_share_a_device_once_that_pays() -> None:
 
 def test_packed_models_tell_their_number_and_gain() -> None:
     device = Device(lambda n: 1 + 0.5 * (min(n, 3) - 1), kinds=["H100"])
-    assert device.dispatcher.packed == []
+    assert RunView(device.dispatcher).packed == []
     device.ask(range(120))
     device.train()
-    (packed,) = device.dispatcher.packed
+    (packed,) = RunView(device.dispatcher).packed
     assert packed.gain == pytest.approx(2.0, rel=0.05)
     packed = replace(packed, gain=2.0)
     assert str(packed) == (
@@ -248,7 +249,9 @@ def test_next_run_begins_with_the_packing_factors_of_the_last() -> None:
     assert second.together == [3] * 58 + [2, 1]
     (again,) = second.dispatcher.kept.factors
     assert (again.together, again.most) == (3, 3)
-    assert str(second.dispatcher.packed[0]).startswith("3 trials train together on each H100")
+    assert str(RunView(second.dispatcher).packed[0]).startswith(
+        "3 trials train together on each H100"
+    )
 
 
 def test_kept_factor_is_learned_anew_where_speeds_changed() -> None:
@@ -441,17 +444,17 @@ def test_workers_that_share_nothing_all_run() -> None:
     for number in range(4):
         dispatcher.handle(WorkerJoined(worker=f"w{number}"), 0.0)
     assert dispatcher.idle_workers == 4
-    assert list(dispatcher.claimable) == ["w0", "w1", "w2", "w3"]
-    assert not list(dispatcher.beside)
+    assert list(RunView(dispatcher).claimable) == ["w0", "w1", "w2", "w3"]
+    assert not list(RunView(dispatcher).beside)
 
 
 def test_a_shared_device_counts_as_one_idle_worker() -> None:
     device = Device(float, devices=2)
     assert device.dispatcher.idle_workers == 2
-    assert len(list(device.dispatcher.claimable)) == 2
+    assert len(list(RunView(device.dispatcher).claimable)) == 2
     device.ask([0])
     assert device.dispatcher.idle_workers == 1
-    assert len(device.dispatcher.slots) - len(list(device.dispatcher.beside)) == 2
+    assert len(device.dispatcher.slots) - len(list(RunView(device.dispatcher).beside)) == 2
 
 
 def test_a_device_is_in_use_as_long_as_any_worker_of_it() -> None:
@@ -461,12 +464,12 @@ def test_a_device_is_in_use_as_long_as_any_worker_of_it() -> None:
     device.ask([0])
     assert [*device.running] == ["w0"]
     dispatcher.handle(Lent(workers=None), 0.0)
-    assert [*dispatcher.claimable] == ["w0", "w1"]
-    assert [*dispatcher.busy_claims] == ["w0"]
+    assert [*RunView(dispatcher).claimable] == ["w0", "w1"]
+    assert [*RunView(dispatcher).busy_claims] == ["w0"]
     dispatcher.handle(Lent(workers=frozenset({"w1"})), 0.0)
-    assert [*dispatcher.busy_claims] == ["w0"], "the stage goes on to its next step"
+    assert [*RunView(dispatcher).busy_claims] == ["w0"], "the stage goes on to its next step"
     device.train()
-    assert [*dispatcher.busy_claims] == []
+    assert [*RunView(dispatcher).busy_claims] == []
 
 
 def test_beside_other_studies_one_worker_of_a_device_trains() -> None:
@@ -474,7 +477,7 @@ def test_beside_other_studies_one_worker_of_a_device_trains() -> None:
     device.dispatcher.handle(Lent(workers=frozenset({"w0", "w3", "w4"})), 0.0)
     device.ask(range(4))
     assert [*device.running] == ["w0"]
-    assert len([*device.dispatcher.withheld]) == 7
+    assert len([*RunView(device.dispatcher).withheld]) == 7
 
 
 def test_kept_factor_waits_while_other_studies_share_the_cluster() -> None:

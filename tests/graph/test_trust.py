@@ -26,7 +26,8 @@ from dasktune.graph.events import (
     WorkerLost,
 )
 from dasktune.graph.keys import root_key
-from dasktune.graph.trust import ASIDE_SECONDS, IN_A_ROW
+from dasktune.graph.policies.broken_workers import ASIDE_SECONDS, IN_A_ROW
+from dasktune.graph.view import RunView
 from dasktune.sequences import Constant
 
 STEPS = 4
@@ -124,7 +125,7 @@ class Cluster:
 
     @property
     def aside(self) -> set[str]:
-        return {aside.worker for aside in self.dispatcher.aside}
+        return {aside.worker for aside in RunView(self.dispatcher).aside}
 
     def tries(self, trial: int) -> list[str]:
         return [worker for other, worker in self.raised if other == trial]
@@ -191,7 +192,7 @@ def test_broken_worker_is_put_aside_while_others_may_come_back(begins: Event, en
     cluster = Cluster(on_one_host(2), ["w0"])
     cluster.tell(begins)
     cluster.ask_for(6)
-    while not cluster.aside or cluster.dispatcher.is_busy("w0"):
+    while not cluster.aside or RunView(cluster.dispatcher).is_busy("w0"):
         cluster.turn()
     cluster.tell(ends)
     cluster.train(0)
@@ -239,7 +240,7 @@ def test_worker_put_aside_is_tried_again_and_trusted_if_mended() -> None:
     cluster = Cluster(on_one_host(2), broken=["w0"])
     cluster.train(10)
     assert cluster.aside == {"w0"}
-    (aside,) = cluster.dispatcher.aside
+    (aside,) = RunView(cluster.dispatcher).aside
     assert (aside.raised, aside.message, aside.host) == (IN_A_ROW, "/data is not mounted", "a")
     assert cluster.dispatcher.next_tick(cluster.now) == aside.until
     cluster.broken.clear()
@@ -256,7 +257,7 @@ def test_worker_that_raises_again_is_put_aside_for_longer() -> None:
     waits = []
     for _ in range(3):
         cluster.train(10)
-        (aside,) = cluster.dispatcher.aside
+        (aside,) = RunView(cluster.dispatcher).aside
         waits.append(round((aside.until - cluster.now) / ASIDE_SECONDS))
         cluster.now = aside.until
     assert waits == [1, 2, 4]
@@ -296,7 +297,7 @@ def test_events_alone_decide_who_is_put_aside() -> None:
     for event, now in cluster.events[len(joined) :]:
         again += other.handle(event, now)
     assert [told(one) for one in again] == [told(one) for one in cluster.instructions]
-    assert list(other.aside) == list(cluster.dispatcher.aside)
+    assert list(RunView(other).aside) == list(RunView(cluster.dispatcher).aside)
 
 
 def told(instruction: object) -> object:

@@ -260,6 +260,8 @@ class Books:
     def compare(self, engine: Engine, outcome: Outcome) -> None:
         """Check what follows from an event, and the engine after it."""
         view = self._view
+        for problem in view.violations():
+            check(False, problem)
         mine = self.executed, self.repeated
         theirs = view.steps_executed, view.steps_repeated
         if mine != theirs:

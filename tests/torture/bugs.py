@@ -30,8 +30,14 @@ from dasktune.graph.events import (
     WorkerLost,
 )
 from dasktune.graph.frontier import Frontier
-from dasktune.graph.placement import Placing
+from dasktune.graph.placement import Placing, Policy
 from dasktune.graph.plan import Node, Place, SearchPlan
+from dasktune.graph.policies import POLICIES
+from dasktune.graph.policies.fair_share import FairShare
+from dasktune.graph.policies.numeric_classes import NumericClasses
+from dasktune.graph.policies.paused_workers import PausedWorkers
+from dasktune.graph.policies.several_workers import SeveralWorkers
+from dasktune.graph.policies.shared_devices import SharedDevices
 from dasktune.storage.leases import Lease
 from dasktune.worker.messages import StageMessage, StageProgress
 from tests.torture.parts import Parts
@@ -118,7 +124,9 @@ class TellsNoChildren(Dispatcher):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.frontier = _DeafFrontier(self.speeds.seconds_per_step)
-        self._placing = Placing(self.frontier, self.speeds, self.options, self.attempts)
+        self.placing = Placing(
+            *(self.frontier, self.speeds, self.options, self.attempts), policies=POLICIES
+        )
 
 
 class SkipsUnrecordedStates(KnownStates):
@@ -139,21 +147,23 @@ class _LongQueues(Placing):
     queue_length = 3
 
     def _continue_paths(self, now: float) -> None:
-        while self._frontier.continued:
-            attempt = self._attempts.get(self._frontier.continued.popleft())
+        while self.frontier.continued:
+            attempt = self.attempts.get(self.frontier.continued.popleft())
             if attempt is not None and not attempt.ended:
-                self._continue_with(self._next_of(attempt), attempt, now)
+                self._continue_with(self._next_of(attempt, now), attempt, now)
 
 
 class QueuesThreeStages(Dispatcher):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._placing = _LongQueues(self.frontier, self.speeds, self.options, self.attempts)
+        self.placing = _LongQueues(
+            *(self.frontier, self.speeds, self.options, self.attempts), policies=POLICIES
+        )
 
 
 class KeepsQueueOfLostWorker(Dispatcher):
     def _worker_lost(self, event: WorkerLost) -> None:
-        self._placing.lose(event.worker)
+        self.placing.lose(event.worker)
         for attempt in [each for each in self.attempts.values() if each.worker == event.worker][:1]:
             self._close(attempt)
             self._release(attempt)
@@ -226,6 +236,11 @@ class LooksAtNoLease(Leasing):
 def _replace(part: object, **methods: Any) -> None:
     for name, method in methods.items():
         setattr(part, name, method)
+
+
+def all_but(policy: type[Policy]) -> list[type[Policy]]:
+    """Return the policies of a run from which one was removed."""
+    return [each for each in POLICIES if each is not policy]
 
 
 class ListsNoRanges(Leasing):
@@ -308,7 +323,7 @@ class IgnoresNeeds(Dispatcher):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        _replace(self._placing.matching, may_run=lambda worker, wanted: True)
+        _replace(self.placing.matching, may_run=lambda worker, wanted: True)
 
 
 class CountsLostOffers(Dispatcher):
@@ -316,7 +331,7 @@ class CountsLostOffers(Dispatcher):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._placing.matching._able = _Kept()
+        self.placing.matching._able = _Kept()
 
 
 class _Kept(dict[Any, Any]):
@@ -328,8 +343,7 @@ class SharesDevicesUnasked(Dispatcher):
     """The feature removed: stages begin on all workers of a device at once."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        _replace(self._placing.packing, join=lambda worker, device, nbytes: None)
+        super().__init__(*arguments, **options, policies=all_but(SharedDevices))
 
 
 class KeepsDevicesOfLost(Dispatcher):
@@ -337,15 +351,14 @@ class KeepsDevicesOfLost(Dispatcher):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        _replace(self._placing.packing, lose=lambda worker: None)
+        _replace(self.placing.policy(SharedDevices), left=lambda worker: None)
 
 
 class TrainsOnOneWorker(Dispatcher):
     """The feature removed: every stage takes one worker."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        _replace(self._placing.gangs, workers_of=lambda node: 1)
+        super().__init__(*arguments, **options, policies=all_but(SeveralWorkers))
 
 
 class KeepsLenders(Dispatcher):
@@ -353,7 +366,14 @@ class KeepsLenders(Dispatcher):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        _replace(self._placing.gangs, leave=lambda attempt: iter(()))
+        leave = self.placing.leave
+
+        def keep(attempt: Attempt) -> None:
+            lenders, attempt.lenders = attempt.lenders, ()
+            leave(attempt)
+            attempt.lenders = lenders
+
+        _replace(self.placing, leave=keep)
 
 
 class TellsOfNoLostLender(Dispatcher):
@@ -365,8 +385,7 @@ class ChoosesNoClass(Dispatcher):
     """The feature removed: trials are trained on workers of any numeric class."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        _replace(self._placing, _is_bound=lambda node, slot: True)
+        super().__init__(*arguments, **options, policies=all_but(NumericClasses))
 
 
 class ForgetsClass(Dispatcher):
@@ -380,8 +399,7 @@ class TakesWorkersOfOthers(Dispatcher):
     """The feature removed: a study uses all workers, whoever has them."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        _replace(self._placing, lend=lambda workers: None)
+        super().__init__(*arguments, **options, policies=all_but(FairShare))
 
 
 class LeavesLentIdle(Dispatcher):
@@ -389,22 +407,22 @@ class LeavesLentIdle(Dispatcher):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        placing = self._placing
+        placing = self.placing
 
         def drop_others() -> None:
+            placing.reopen()
             for worker in placing.slots:
-                if not placing._may_have_stages(worker):
-                    placing._idle.pop(worker, None)
+                if not placing.may_have_stages(worker):
+                    placing.idle.pop(worker, None)
 
-        _replace(placing, _note_all_idle=drop_others)
+        _replace(placing, note_all_idle=drop_others)
 
 
 class UsesPausedWorkers(Dispatcher):
     """The feature removed: a worker that Dask has paused gets stages."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        _replace(self._placing, pause=lambda workers: None)
+        super().__init__(*arguments, **options, policies=all_but(PausedWorkers))
 
 
 class LeavesStagesOnPaused(Attempts):

@@ -1,4 +1,4 @@
-"""Which workers are trusted with stages: one on which stage after stage raises is put aside.
+"""The policy of broken workers: one on which stage after stage raises is put aside.
 
 A node that lacks its data directory raises within milliseconds, and is idle again at once: it
 would be given nearly every stage, and ruin the study. So a failure is blamed on the trial only if
@@ -14,10 +14,16 @@ long. Everything follows from the events and their times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 
-from dasktune.graph.plan import Place
+from dasktune.graph.attempts import Attempt, Slot
+from dasktune.graph.events import WorkerJoined
+from dasktune.graph.placement import Placing, Policy
+from dasktune.graph.plan import Node, Place
+from dasktune.types import Step
 
 IN_A_ROW = 3
 """Stages in a row that raise on a worker before it is put aside."""
@@ -56,13 +62,11 @@ class Aside:
 class _Conduct:
     """The conduct of one worker: what it trained, and what raised on it in a row."""
 
-    host: str
-    number: int
     has_trained: bool = False
     raised: dict[Place, None] = field(default_factory=dict)
     message: str = ""
     times_aside: int = 0
-    until: float | None = None
+    until: float = 0.0
 
     @property
     def is_on_trial(self) -> bool:
@@ -70,65 +74,13 @@ class _Conduct:
         return self.times_aside > 0
 
 
-class Trust:
-    """The conduct of all workers that are there.
+class BrokenWorkers(Policy):
+    """Gives stages to the workers that are trusted, as long as there are such."""
 
-    Parameters
-    ----------
-    got_past
-        Whether the step after a place in the plan was trained at some time.
-    """
-
-    def __init__(self, got_past: Callable[[Place], bool]) -> None:
-        self._got_past = got_past
-        self.joins = 0
-        """The number of workers that have joined so far."""
+    def __init__(self, placing: Placing) -> None:
+        super().__init__(placing)
         self._conduct: dict[str, _Conduct] = {}
         self._aside: dict[str, None] = {}
-
-    def join(self, worker: str, host: str) -> None:
-        """Add a worker of which nothing is known yet."""
-        self.joins += 1
-        self._conduct[worker] = _Conduct(host, self.joins)
-
-    def lose(self, worker: str) -> None:
-        """Forget a worker."""
-        self._conduct.pop(worker, None)
-        self._aside.pop(worker, None)
-
-    def clear(self) -> None:
-        """Forget all workers."""
-        self._conduct.clear()
-        self._aside.clear()
-
-    def host_of(self, worker: str) -> str:
-        """Return the host of a worker; empty if it is not known."""
-        conduct = self._conduct.get(worker)
-        return "" if conduct is None else conduct.host
-
-    def is_aside(self, worker: str) -> bool:
-        """Whether a worker is put aside."""
-        return worker in self._aside
-
-    def is_on_trial(self, worker: str) -> bool:
-        """Whether a worker was put aside, and has not ended a stage since."""
-        conduct = self._conduct.get(worker)
-        return conduct is not None and conduct.is_on_trial
-
-    def has_joined_since(self, worker: str, joins: int) -> bool:
-        """Whether a worker is there that joined after so many others."""
-        conduct = self._conduct.get(worker)
-        return conduct is not None and conduct.number > joins
-
-    def has_trained(self, worker: str) -> bool:
-        """Whether a worker is there that has trained a step."""
-        conduct = self._conduct.get(worker)
-        return conduct is not None and conduct.has_trained
-
-    @property
-    def any_aside(self) -> bool:
-        """Whether a worker is put aside."""
-        return bool(self._aside)
 
     @property
     def aside(self) -> Iterator[Aside]:
@@ -137,62 +89,185 @@ class Trust:
             conduct = self._conduct[worker]
             yield Aside(
                 worker=worker,
-                host=conduct.host,
+                host=self.placing.host_of(worker),
                 raised=len(conduct.raised),
                 message=conduct.message,
-                until=conduct.until or 0.0,
+                until=conduct.until,
             )
 
-    def trained(self, worker: str) -> None:
-        """Note that a worker has trained a step."""
-        conduct = self._conduct.get(worker)
-        if conduct is not None:
-            conduct.has_trained = True
+    # ------------------------------------------------------------------ what it hears
+
+    def joined(self, slot: Slot, event: WorkerJoined) -> None:
+        """Add a worker of which nothing is known yet."""
+        self._conduct[slot.worker] = _Conduct()
+
+    def left(self, worker: str) -> None:
+        """Forget a worker."""
+        self._conduct.pop(worker, None)
+        self._aside.pop(worker, None)
+
+    def cleared(self) -> None:
+        """Forget all workers."""
+        self._conduct.clear()
+        self._aside.clear()
+
+    def advanced(self, attempt: Attempt) -> None:
+        """Note that workers have trained a step."""
+        for worker in attempt.workers:
+            if worker in self._conduct:
+                self._conduct[worker].has_trained = True
 
     def ended_well(self, worker: str) -> None:
-        """Trust a worker again that has ended a stage."""
+        """Trust a worker again."""
         conduct = self._conduct.get(worker)
-        if conduct is not None:
-            conduct.has_trained, conduct.times_aside, conduct.until = True, 0, None
-            conduct.raised.clear()
-            self._aside.pop(worker, None)
+        if conduct is None:
+            return
+        conduct.has_trained, conduct.times_aside = True, 0
+        conduct.raised.clear()
+        if worker in self._aside:
+            del self._aside[worker]
+            self.placing.note_idle(worker)
 
-    def raised(self, worker: str, place: Place, message: str) -> None:
-        """Note that the step after a place raised on a worker."""
+    def raised(self, worker: str, place: Place, message: str, now: float) -> Collection[Place]:
+        """Put a worker aside, perhaps: what raised on it proves nothing then.
+
+        The last worker that is left is never put aside. One that is paused, or that another study
+        has, is left.
+        """
         conduct = self._conduct.get(worker)
         if conduct is not None:
             conduct.raised[place] = None
             conduct.message = message
+        if worker in self._aside:
+            return [place]
+        others = any(other != worker for other in self._trusted())
+        if conduct is None or not others or not self._is_doubtful(conduct):
+            return []
+        self.put_aside(worker, now)
+        return list(conduct.raised)
 
-    def is_doubtful(self, worker: str) -> bool:
-        """Whether what raised on a worker speaks for putting it aside."""
-        conduct = self._conduct.get(worker)
-        if conduct is None or worker in self._aside:
-            return False
-        if conduct.is_on_trial:
-            return True
-        if not conduct.has_trained:
-            return len(conduct.raised) >= IN_A_ROW
-        return sum(map(self._got_past, conduct.raised)) >= IN_A_ROW
-
-    def put_aside(self, worker: str, now: float) -> list[Place]:
-        """Put a worker aside; return the places after which it raised, which prove nothing."""
+    def put_aside(self, worker: str, now: float) -> None:
+        """Give a worker nothing for a while."""
         conduct = self._conduct[worker]
         seconds = min(ASIDE_SECONDS * 2 ** min(conduct.times_aside, 10), LONGEST_ASIDE_SECONDS)
         conduct.times_aside, conduct.until = conduct.times_aside + 1, now + seconds
         self._aside[worker] = None
-        return list(conduct.raised)
+        self.placing.idle.pop(worker, None)
 
-    @property
-    def next_return(self) -> float | None:
-        """When the next worker is tried again; None if all workers are trusted."""
-        return min((self._conduct[worker].until or 0.0 for worker in self._aside), default=None)
+    def renewed(self, now: float) -> None:
+        """Try workers again that were put aside for long enough, or all if no other is left."""
+        if not self._aside:
+            return
+        back = [worker for worker in self._aside if self._conduct[worker].until <= now]
+        if not any(self._trusted()):
+            back = list(self._aside)
+        for worker in back:
+            del self._aside[worker]
+        for worker in back:
+            self.placing.note_idle(worker)
+        self._try_last_resort(now)
 
-    def returning(self, now: float) -> list[str]:
-        """Return the workers that are to be tried again at time `now`."""
-        return [worker for worker in self._aside if (self._conduct[worker].until or 0.0) <= now]
+    def _try_last_resort(self, now: float) -> None:
+        """Give stages that raised on all other workers to those that are put aside.
 
-    def take_back(self, workers: Iterable[str]) -> None:
-        """Give workers that were put aside stages again."""
-        for worker in workers:
-            self._aside.pop(worker, None)
+        They may have been put aside for trials that are wrong, and those that are left may be
+        the broken ones.
+        """
+        placing = self.placing
+        for worker in list(self._aside):
+            if placing.is_busy(worker) or not placing.may_have_stages(worker):
+                continue
+            slot = placing.slots[worker]
+            node = placing.frontier.best_raised(partial(placing.may_run, slot=slot))
+            choice = None if node is None else placing.gathered(node, [slot], placing.idle)
+            if choice is not None and placing.is_settled(choice.node, slot):
+                placing.launch(*choice, None, now)
+
+    # --------------------------------------------------------------- what it is asked
+
+    def is_trusted(self, worker: str) -> bool:
+        """Whether a worker is not put aside."""
+        return worker not in self._aside
+
+    def may_run(self, node: Node, slot: Slot) -> bool:
+        """Whether a worker is trusted; a stage that raised is tried on another host first."""
+        raised_on = self.placing.frontier.work(node).raised_on
+        if not raised_on:
+            return slot.worker not in self._aside
+        return slot in self._next_to_try(node, raised_on)
+
+    def due(self) -> float | None:
+        """Return when the next worker is tried again."""
+        return min((self._conduct[worker].until for worker in self._aside), default=None)
+
+    def is_hopeless(self, node: Node, step: Step) -> bool | None:
+        """Whether the step after `step` raised on so many workers that its trials fail.
+
+        Workers that are put aside prove nothing; one that has trained nothing yet proves little.
+        """
+        frontier, options = self.placing.frontier, self.placing.options
+        work = frontier.work(node)
+        if frontier.workers_of(node) > 1:
+            return None
+        errors = work.errors.get(step, ())
+        if len(errors) < options.least_tries:
+            return False
+        if sum(map(self._has_trained, {*chain.from_iterable(errors)})) >= options.workers_tried:
+            return True
+        if len(work.raised_on) >= options.most_workers_tried:
+            return True
+        if any(map(self.placing.may_have_stages, self.placing.untried(node))):
+            return False
+        is_last = work.tries.get(step, 0) >= options.most_workers_tried
+        return is_last or not self.placing.may_try_later(node)
+
+    def _trusted(self) -> Iterator[str]:
+        """Yield the workers that stay and are trusted, also those that get nothing now."""
+        for worker in self.placing.slots:
+            if worker not in self._aside and not self.placing.is_leaving(worker):
+                yield worker
+
+    def _has_trained(self, worker: str) -> bool:
+        """Whether a worker is there that has trained a step."""
+        conduct = self._conduct.get(worker)
+        return conduct is not None and conduct.has_trained
+
+    def _is_doubtful(self, conduct: _Conduct) -> bool:
+        """Whether what raised on a worker that is trusted speaks for putting it aside."""
+        if conduct.is_on_trial:
+            return True
+        if not conduct.has_trained:
+            return len(conduct.raised) >= IN_A_ROW
+        return sum(map(self.placing.frontier.got_past, conduct.raised)) >= IN_A_ROW
+
+    def _next_to_try(self, node: Node, raised_on: Mapping[str, str]) -> list[Slot]:
+        """Return the slots on which a stage that raised may be tried next.
+
+        These are others than before, on other hosts if there are such, and at last those that
+        are put aside. A stage that has raised everywhere is tried on any.
+        """
+        placing = self.placing
+        usable = [slot for slot in placing.usable() if placing.fits(node, slot)]
+        if placing.frontier.workers_of(node) > 1:
+            return usable  # those that are gathered for it are chosen otherwise
+        untried = [slot for slot in usable if slot.worker not in raised_on]
+        hosts = set(raised_on.values())
+        if untried:
+            return [slot for slot in untried if slot.host not in hosts] or untried
+        if placing.may_try_later(node) and any(map(self._is_new_here, placing.frontier.ready())):
+            return []  # the others show whether the workers that are here are broken
+        last_resort = [
+            placing.slots[worker]
+            for worker in self._aside
+            if worker not in raised_on
+            and placing.may_have_stages(worker)
+            and placing.fits(node, placing.slots[worker])
+        ]
+        trusted = [slot for slot in usable if not self._conduct[slot.worker].is_on_trial]
+        return last_resort or trusted or usable
+
+    def _is_new_here(self, node: Node) -> bool:
+        """Whether a stage has not raised yet, and fits a worker that is given stages."""
+        placing = self.placing
+        is_new = not placing.frontier.work(node).raised_on
+        return is_new and any(placing.fits(node, slot) for slot in placing.usable())

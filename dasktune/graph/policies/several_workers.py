@@ -1,4 +1,4 @@
-"""Stages that several workers train together.
+"""The policy of stages that several workers train together.
 
 A stage takes one worker, unless more devices shall train it than its needs ask of one worker. Then
 it takes a *gang*: its own worker, and *lenders* of the same compute class, which leave their
@@ -23,15 +23,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations
 
 from dasktune.graph.attempts import Attempt, Slot
 from dasktune.graph.devices import DEVICES, devices_at
-from dasktune.graph.matching import Matching, Wanted
-from dasktune.graph.packing import Packing
-from dasktune.graph.plan import Node
+from dasktune.graph.events import AuditsRun, Event, SavePoint, WorkerJoined
+from dasktune.graph.matching import Wanted
+from dasktune.graph.partings import parting, partings
+from dasktune.graph.placement import Placement, Placing, Policy
+from dasktune.graph.plan import Node, Place
 from dasktune.needs import Needs
+from dasktune.types import Step
+
+_MOST_DOUBTED = 3
+"""More than the doubt of a worker that joined after a loss, on the host of a lost one."""
 
 
 def workers_of(node: Node, study: Needs) -> int:
@@ -54,225 +60,196 @@ def workers_of(node: Node, study: Needs) -> int:
     return 1 if devices <= each else devices
 
 
-class Gangs:
-    """The workers that are lent to stages, and those that are kept for stages that wait.
-
-    Parameters
-    ----------
-    needs
-        The needs of every stage.
-    slots
-        The slots by worker.
-    usable
-        Yields the slots that are given stages.
-    matching, packing
-        What workers have, and which of them share a device: of each device a gang has one.
-    host_of
-        Gives the host of a worker; empty if it is not known.
-    most_broken
-        Number of broken workers that may be why a stage raises on several gangs. If there must be
-        more of them, its trial is the reason.
+class SeveralWorkers(Policy):
+    """Gathers the workers of stages that take several, and keeps idle ones for them.
 
     Attributes
     ----------
-    is_open
-        Whether a stage for several workers was asked for. Otherwise nothing here is of any effect.
     waiting
         The stages that wait until enough workers are idle, as the last choice saw them.
-    kept
-        The idle workers that are kept for them.
-    audited
-        The workers that train an audit.
     """
 
-    def __init__(
-        self,
-        needs: Needs,
-        slots: Mapping[str, Slot],
-        usable: Callable[[], Iterable[Slot]],
-        *,
-        matching: Matching,
-        packing: Packing,
-        host_of: Callable[[str], str],
-        most_broken: int,
-    ) -> None:
-        self.is_open = False
+    gathers = True
+
+    def __init__(self, placing: Placing) -> None:
+        super().__init__(placing)
+        placing.frontier.workers_of = self._workers_of
         self.waiting: list[Node] = []
         self.kept: set[str] = set()
-        self.audited: Collection[str] = ()
-        self._needs = needs
-        self._slots = slots
-        self._usable = usable
-        self._matching = matching
-        self._packing = packing
-        self._host_of = host_of
-        self._most_broken = most_broken
-        self._lent: dict[str, dict[str, Attempt]] = {}
-        """The attempts that have each lender, by their ids: one, and those that carry it on."""
-        self._counts: dict[Wanted, Counter[str]] = {}
+        self._kept_idle: set[str] = set()
+        self._is_asked = False
+        self._audited: Collection[str] = ()
         self._gpus: dict[str, str] = {}
         """The GPU of each worker, as far as they are known."""
         self._doubles: frozenset[str] | None = None
         """The usable workers on whose GPU another one may be in gangs; None if not yet known."""
 
-    def join(self, worker: str, gpu: str) -> None:
+    @property
+    def is_open(self) -> bool:
+        """Whether a stage for several workers was asked for."""
+        return self._is_asked
+
+    # ------------------------------------------------------------------ what it hears
+
+    def joined(self, slot: Slot, event: WorkerJoined) -> None:
         """Add a worker that trains on a GPU; its name is empty if it is not known."""
-        if gpu:
-            self._gpus[worker] = gpu
+        if event.gpu:
+            self._gpus[slot.worker] = event.gpu
         self._doubles = None
 
-    def meet(self, node: Node) -> None:
-        """Handle a stage that a trial asks for, with those that it starts from."""
-        if not self.is_open and DEVICES in node.sequences:
-            self.is_open = any(self.workers_of(above) > 1 for above in node.up())
-
-    def workers_of(self, node: Node) -> int:
-        """Return how many workers a stage takes."""
-        return workers_of(node, self._needs)
-
-    # -------------------------------------------------------------------- lenders
-
-    @property
-    def lenders(self) -> Collection[str]:
-        """The workers that are lent to stages now."""
-        return self._lent.keys()
-
-    def enter(self, attempt: Attempt) -> None:
-        """Lend the lenders of an attempt to it."""
-        for lender in attempt.lenders:
-            self._slots[lender].last = None  # their own states give way
-            self._lent.setdefault(lender, {})[attempt.id] = attempt
-            self._packing.occupy(lender, attempt)
-
-    def leave(self, attempt: Attempt) -> Iterator[str]:
-        """Take the lenders of an attempt back; yield those that no other attempt has."""
-        for lender in attempt.lenders:
-            attempts = self._lent.get(lender, {})
-            if attempts.pop(attempt.id, None) is not None and not attempts:
-                del self._lent[lender]
-                self._packing.vacate(lender)
-                yield lender
-
-    def lose(self, worker: str) -> None:
+    def left(self, worker: str) -> None:
         """Remove a worker that is gone."""
-        self._lent.pop(worker, None)
         self._gpus.pop(worker, None)
         self._doubles = None
 
-    def clear(self) -> None:
+    def cleared(self) -> None:
         """Forget all workers, and that any stage took several."""
-        self._lent.clear()
         self._gpus.clear()
-        self.audited = ()
-        self.renew()
-        self.is_open = False
+        self._audited = ()
+        self._renew()
+        self._is_asked = False
 
-    def busy_with(self, slot: Slot) -> Collection[Attempt]:
-        """Return the attempts after which a worker is free: its own, or those that have it."""
-        return slot.queue or self._lent.get(slot.worker, {}).values()
+    def told(self, event: Event) -> None:
+        """Note the workers that train an audit."""
+        if isinstance(event, AuditsRun):
+            self._audited = event.nodes.keys()
 
-    def may_carry_on(self, attempt: Attempt, child: Node) -> bool:
-        """Whether a child's stage takes just the workers of an attempt, and they are there."""
-        is_whole = all(lender in self._slots for lender in attempt.lenders)
-        return is_whole and self.workers_of(child) == 1 + len(attempt.lenders)
+    def wanted(self, node: Node) -> None:
+        """Note whether a stage that a trial asks for takes several workers, or one before it."""
+        if not self._is_asked and DEVICES in node.sequences:
+            self._is_asked = any(self._workers_of(above) > 1 for above in node.up())
 
-    # -------------------------------------------------------------------- choices
+    def registered(self, leaf: Node) -> Iterator[SavePoint]:
+        """Yield where running stages on other devices must save: there a new trial parts."""
+        for attempt in [] if leaf.is_alone else self.placing.attempts.values():
+            node, is_over = attempt.node, attempt.ended or attempt.stopping or attempt.taken
+            if is_over or node.lineage.parent is not leaf.lineage.parent:
+                continue
+            step = parting(node, leaf.sequences, 0, min(leaf.stop, attempt.stop))
+            is_inside = attempt.position < step < attempt.stop
+            if is_inside and step < leaf.stop and node.holder(step).stop > step:
+                yield SavePoint(attempt=attempt.id, worker=attempt.worker, step=step)
 
-    def renew(self) -> None:
+    def renewed(self, now: float) -> None:
         """Forget what was seen of workers, and which stages wait for them."""
-        self._counts.clear()
-        self._doubles = None
-        self.release()
+        self._renew()
 
-    def release(self) -> None:
+    def raised(self, worker: str, place: Place, message: str, now: float) -> Collection[Place]:
+        """Forget the same: a worker may be put aside."""
+        self._renew()
+        return ()
+
+    def placed(self) -> None:
+        """Note the workers that are kept, of those that are idle."""
+        self._kept_idle = self.kept & self.placing.idle.keys()
+
+    def filled(self) -> None:
+        """Keep these: what was compared for single workers since says nothing of them."""
+        self.kept = self._kept_idle
+
+    def choosing(self) -> None:
         """Keep no workers: the stages are compared anew."""
         self.waiting.clear()
         self.kept.clear()
 
-    def counts(self, wanted: Wanted) -> Counter[str]:
-        """Return how many workers may train a stage with such needs together, by class."""
-        counts = self._counts.get(wanted)
-        if counts is None:
-            able = (slot.kind for slot in self._usable() if self.may_join(slot.worker, wanted))
-            counts = self._counts[wanted] = Counter(able)
-        return counts
+    def _renew(self) -> None:
+        self._doubles = None
+        self.choosing()
 
-    def may_begin(self, node: Node, slot: Slot) -> bool:
+    # --------------------------------------------------------------- what it is asked
+
+    def may_start(self, node: Node) -> bool:
+        """Whether a stage does not wait for more workers."""
+        return node not in self.waiting
+
+    def fits(self, node: Node, slot: Slot) -> bool:
         """Whether a slot's class has as many workers as a stage takes, be they idle or not."""
-        count = self.workers_of(node)
+        count = self._workers_of(node)
         if count == 1:
             return True
-        is_able = self.may_join(slot.worker, node.needs)
-        return is_able and self.counts(node.needs)[slot.kind] >= count
+        is_able = self.placing.may_join(slot.worker, node.needs)
+        return is_able and self.placing.counts(node.needs)[slot.kind] >= count
 
-    def free(self, node: Node, workers: Iterable[str]) -> Counter[str]:
-        """Return how many of some idle workers may join a gang for a stage now, by class."""
-        return Counter(
-            self._slots[worker].kind
-            for worker in workers
-            if worker not in self.kept and self._is_free(worker, node.needs)
-        )
+    def may_join(self, worker: str) -> bool:
+        """Whether no other worker of its class on the same GPU may train with others."""
+        return worker not in self._on_taken_gpus()
 
-    def keep(
-        self, node: Node, workers: Iterable[str], kind: str, doubts: Collection[str] = ()
-    ) -> None:
+    def may_carry_on(self, attempt: Attempt, child: Node, now: float) -> bool:
+        """Whether a child's stage takes just the workers of an attempt, and they are there."""
+        is_whole = all(lender in self.placing.slots for lender in attempt.lenders)
+        return is_whole and self._workers_of(child) == 1 + len(attempt.lenders)
+
+    def goes_first(self, child: Node) -> bool:
+        """Whether a stage that waits for workers goes before one that would carry a path on."""
+        return any(self.placing.frontier.goes_first(node, child) for node in self.waiting)
+
+    def more_saves(self, node: Node, start: Step) -> Iterable[Step]:
+        """Return the steps at which trials part whose devices may change."""
+        return () if node.is_alone else partings(node, start)
+
+    def is_hopeless(self, node: Node, step: Step) -> bool | None:
+        """Whether a stage raised on so many gangs that its trials fail."""
+        options, work = self.placing.options, self.placing.frontier.work(node)
+        if self._workers_of(node) == 1:
+            return None
+        if work.tries.get(step, 0) >= options.most_workers_tried:
+            return True  # each gang may have a worker that is put aside again and again
+        if len(work.errors.get(step, ())) < options.least_tries:
+            return False
+        may_wait = self.placing.may_try_later(node)
+        return not (may_wait or self._may_try_another(node, work.gangs))
+
+    def idle_for(self, node: Node) -> Counter[str]:
+        """Return how many idle workers may train a stage together, by compute class."""
+        slots, idle = self.placing.slots, self.placing.idle
+        free = (each for each in idle if each not in self.kept and self._is_free(each, node.needs))
+        return Counter(slots[worker].kind for worker in free)
+
+    def keep(self, node: Node, workers: Collection[str], kind: str) -> None:
         """Keep the idle workers of a class that could train a stage for that stage.
 
         Doubted workers are not kept if it waits for others.
         """
         self.waiting.append(node)
-        waits_for_others = len(self._able(node, kind) - {*doubts}) >= self.workers_of(node)
+        doubts = self._doubts(node).keys()
+        waits_for_others = len(self._able(node, kind) - doubts) >= self._workers_of(node)
         self.kept.update(
             worker
             for worker in workers
-            if self._slots[worker].kind == kind
-            and self._matching.may_run(worker, node.needs)
+            if self.placing.slots[worker].kind == kind
+            and self.placing.matching.may_run(worker, node.needs)
             and worker not in self._on_taken_gpus()
             and not (waits_for_others and worker in doubts)
         )
 
-    def gather(
-        self,
-        node: Node,
-        workers: Iterable[str],
-        allowed: Iterable[Slot],
-        failed: Collection[frozenset[str]],
-        doubts: Mapping[str, int],
-    ) -> tuple[Slot, tuple[str, ...]] | None:
-        """Return the own worker of a stage, and its lenders; None if too few are idle.
+    def gather(self, node: Node, slots: list[Slot], workers: Collection[str]) -> Placement | None:
+        """Return a stage with its own worker and its lenders; None if too few are idle.
 
         A host that has enough workers goes before the worker that holds the stage's start state: a
-        state is loaded once, but devices exchange gradients in each step.
-
-        Parameters
-        ----------
-        workers
-            Idle workers.
-        allowed
-            The slots of one class of which one may be its own.
-        failed
-            The gangs on which the stage raised: others are waited for, if there are others.
-        doubts
-            How much each worker is doubted with which the stage may be lost again: others are
-            waited for, if there are others.
+        state is loaded once, but devices exchange gradients in each step. Gangs on which the stage
+        raised, and workers that are doubted, are tried only where no others can be waited for.
         """
-        own = {slot.worker: slot for slot in allowed if self._is_free(slot.worker, node.needs)}
+        placing = self.placing
+        work = placing.frontier.work(node)
+        failed = work.gangs if work.errors else ()
+        doubts = self._doubts(node)
+        own = {slot.worker: slot for slot in slots if self._is_free(slot.worker, node.needs)}
         kinds = {slot.kind for slot in own.values()}
         free = [
             worker
             for worker in workers
-            if self._slots[worker].kind in kinds and self._is_free(worker, node.needs)
+            if placing.slots[worker].kind in kinds and self._is_free(worker, node.needs)
         ]
-        count = self.workers_of(node)
+        count = self._workers_of(node)
         if not own or len({*own, *free}) < count:
             return None
-        there = Counter(map(self._host_of, free))
+        there = Counter(map(placing.host_of, free))
         broken = explanations(failed, self._most_broken)
         blame = Counter(doubts)
         blame.update(worker for reason in broken for worker in reason)
 
         def distance(slot: Slot) -> tuple[int, int, bool, int]:
-            near = there[self._host_of(slot.worker)]
+            near = there[slot.host]
             return (
                 blame[slot.worker],
                 max(0, count - near),
@@ -281,15 +258,14 @@ class Gangs:
             )
 
         first = min(own.values(), key=distance)
-        host = self._host_of(first.worker)
 
         def remoteness(worker: str) -> tuple[int, bool, int]:
-            at = self._host_of(worker)
-            return blame[worker], at != host, -there[at]
+            at = placing.host_of(worker)
+            return blame[worker], at != first.host, -there[at]
 
         others = sorted((each for each in free if each != first.worker), key=remoteness)
         if not failed and not doubts:
-            return first, tuple(others[: count - 1])
+            return Placement(node, first, tuple(others[: count - 1]))
         able = self._able(node, first.kind)
         lenders = least_blamed(first.worker, others, count - 1, broken)
         if {first.worker, *lenders} in failed and self._has_untried(node, able, failed):
@@ -299,39 +275,62 @@ class Gangs:
         suspects = doubts.keys() | (frozenset.intersection(*failed) if failed else ())
         least = max(0, count - len(able - suspects))
         waits = not lenders or len(suspects & {first.worker, *lenders}) > least
-        return None if waits else (first, lenders)
+        return None if waits else Placement(node, first, lenders)
 
-    def may_try_another(self, node: Node, failed: Collection[frozenset[str]], *, most: int) -> bool:
-        """Whether a stage that raised on some gangs shall be tried on another one.
+    # ----------------------------------------------------------------------- in detail
 
-        Parameters
-        ----------
-        most
-            The number of gangs that are tried at most.
+    @property
+    def _most_broken(self) -> int:
+        """Number of broken workers that may be why a stage raises on several gangs."""
+        return self.placing.options.workers_tried - 1
+
+    def _workers_of(self, node: Node) -> int:
+        return workers_of(node, self.placing.options.needs)
+
+    def _doubts(self, node: Node) -> Counter[str]:
+        """Return the workers that are doubted for a stage which was lost with workers of its gang.
+
+        A broken worker that is lost may come back under another name. So those are doubted that
+        joined after the first loss, and those of the hosts of the lost ones if their class has
+        other hosts. As long as the driver has not heard which worker of a gang is gone, all of its
+        lenders are doubted most.
         """
+        doubts: Counter[str] = Counter()
+        slots, lost, hosts = self.placing.slots, self.placing.frontier.work(node).lost, set()
+        for loss in lost:
+            gone = {host for worker, host in loss.suspects.items() if worker not in slots}
+            hosts |= gone - {""}
+            if not gone:
+                doubts.update(dict.fromkeys(loss.suspects, _MOST_DOUBTED))
+        there = {worker for worker, slot in slots.items() if slot.host in hosts}
+        others = {slots[worker].kind for worker in slots.keys() - there}
+        doubts.update(worker for worker in there if slots[worker].kind in others)
+        if lost:
+            since = lost[0].joins
+            doubts.update(worker for worker, slot in slots.items() if slot.number > since)
+        return doubts
+
+    def _may_try_another(self, node: Node, failed: Collection[frozenset[str]]) -> bool:
+        """Whether a stage that raised on some gangs shall be tried on another one."""
+        most = self.placing.options.most_workers_tried
         if len(failed) >= most or not explanations(failed, self._most_broken):
             return False
-        kinds = dict.fromkeys(slot.kind for slot in self._usable())
+        kinds = dict.fromkeys(slot.kind for slot in self.placing.usable())
         return any(self._has_untried(node, self._able(node, kind), failed) for kind in kinds)
 
     def _has_untried(
         self, node: Node, able: frozenset[str], failed: Collection[frozenset[str]]
     ) -> bool:
         """Whether some workers make a gang on which a stage has not raised."""
-        return math.comb(len(able), self.workers_of(node)) > sum(gang <= able for gang in failed)
+        return math.comb(len(able), self._workers_of(node)) > sum(gang <= able for gang in failed)
 
     def _able(self, node: Node, kind: str) -> frozenset[str]:
         """Return the workers of a class that may train a stage together."""
         return frozenset(
             slot.worker
-            for slot in self._usable()
-            if slot.kind == kind and self.may_join(slot.worker, node.needs)
+            for slot in self.placing.usable()
+            if slot.kind == kind and self.placing.may_join(slot.worker, node.needs)
         )
-
-    def may_join(self, worker: str, wanted: Wanted) -> bool:
-        """Whether a worker may be one of a gang for a stage with these needs of its trials."""
-        is_double = self._packing.is_extra(worker) or worker in self._on_taken_gpus()
-        return not is_double and self._matching.may_run(worker, wanted)
 
     def _on_taken_gpus(self) -> frozenset[str]:
         """Return the usable workers on whose GPU another worker of their class joined earlier.
@@ -339,8 +338,8 @@ class Gangs:
         Of the workers that share a device, only the worker that stands for it counts.
         """
         if self._doubles is None:
-            known = [slot for slot in self._usable() if slot.worker in self._gpus]
-            slots = [slot for slot in known if not self._packing.is_extra(slot.worker)]
+            known = [slot for slot in self.placing.usable() if slot.worker in self._gpus]
+            slots = [slot for slot in known if not self.placing.is_extra(slot.worker)]
             first: dict[tuple[str, str], str] = {}
             for slot in slots:
                 first.setdefault((self._gpus[slot.worker], slot.kind), slot.worker)
@@ -348,8 +347,8 @@ class Gangs:
         return self._doubles
 
     def _is_free(self, worker: str, wanted: Wanted) -> bool:
-        is_used = worker in self.audited or self._packing.company(worker)
-        return not is_used and self.may_join(worker, wanted)
+        is_used = worker in self._audited or self.placing.company(worker)
+        return not is_used and self.placing.may_join(worker, wanted)
 
 
 def explanations(failed: Collection[frozenset[str]], most: int) -> set[frozenset[str]]:
