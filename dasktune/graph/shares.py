@@ -401,7 +401,7 @@ class Lending:
         return next((each for each in self._studies.values() if worker in each.workers), None)
 
     def _take_back(self, borrower: _Borrower) -> None:
-        for worker in borrower.recalled.keys() - borrower.busy:
+        for worker in [each for each in borrower.recalled if each not in borrower.busy]:
             del borrower.recalled[worker], borrower.workers[worker]
             self._free[worker] = None
 

@@ -412,3 +412,18 @@ def test_gang_of_more_workers_than_there_are_hinders_nobody() -> None:
 def test_least_workers_beyond_the_claim_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="least must be an int from 1 to 4, got 5"):
         Claim(workers=4, least=5)
+
+
+def test_workers_come_back_in_the_order_of_their_recall() -> None:
+    names = [f"w{number}" for number in range(40)]
+    lending = Lending(patience_seconds=0.0)
+    for name in names:
+        lending.join(name, 0.0)
+    one = Claim(workers=40)
+    lending.claim("first", one, 0.0, busy=frozenset(names))
+    lending.claim("second", one, 0.0)
+    lending.claim("second", one, 1.0)  # it has waited for long enough: 20 are recalled
+    lending.claim("first", one, 2.0)  # all of them are idle now
+    assert lending.lent("second") == frozenset(names[:20])
+    lending.claim("third", one, 3.0)  # the last lent are recalled first
+    assert lending.lent("second") == frozenset(names[6:20])
