@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Literal, NamedTuple, TypeVar
 
 from dasktune.graph.attempts import QUEUE_LENGTH, Attempt, DispatchOptions, Slot
@@ -53,6 +54,9 @@ class Policy:
 
     gathers = False
     """Whether `gather` chooses the workers of stages that take several."""
+
+    prefers = False
+    """Whether `preferred` chooses between slots."""
 
     kept: Collection[str] = ()
     """The idle workers that are kept for such a stage."""
@@ -218,8 +222,11 @@ class Policy:
 
     def chosen(
         self, workers: Collection[str], now: float
-    ) -> tuple[Node, list[Slot]] | Literal["kernel"] | None:
-        """Return the stage that goes first on some workers, and its slots, or leave that."""
+    ) -> tuple[Node, Collection[str]] | Literal["kernel"] | None:
+        """Return the stage that goes first on some workers, and those of one class that may run it.
+
+        ``"kernel"`` leaves the choice to it.
+        """
         return "kernel"
 
     def more_saves(self, node: Node, start: Step) -> Iterable[Step]:
@@ -688,32 +695,49 @@ class Placing:
             chosen = self._best(workers, now)
             if chosen is None:
                 return None
-            node, slots = chosen
-            choice = self.gathered(node, slots, workers)
+            node, able = chosen
+            choice = self.gathered(node, able, workers)
             if choice is not None:
                 return choice
             for policy in self._open:
-                policy.keep(node, workers, slots[0].kind)
+                policy.keep(node, workers, self.slots[next(iter(able))].kind)
             workers = self.not_kept(workers)
         return None
 
-    def _best(self, workers: Collection[str], now: float) -> tuple[Node, list[Slot]] | None:
-        """Return the stage that should go first on some workers, and the slots for it."""
+    def _best(self, workers: Collection[str], now: float) -> tuple[Node, Collection[str]] | None:
+        """Return the stage that should go first on some workers, and workers that may run it."""
         for policy in self._open:
             chosen = policy.chosen(workers, now)
             if chosen != "kernel":
                 return chosen
         may_start = partial(self.may_start, workers=workers)
         node = self.frontier.best_ready(may_start, partial(self.may_meet, workers=workers))
-        return None if node is None else (node, self.slots_for(node, workers))
+        return None if node is None else (node, workers)
 
-    def gathered(self, node: Node, slots: list[Slot], workers: Collection[str]) -> Placement | None:
-        """Return a stage with one of some slots and what it takes else; None if it must wait."""
+    def gathered(
+        self, node: Node, able: Collection[str], workers: Collection[str]
+    ) -> Placement | None:
+        """Return a stage with its own worker and what it takes else; None if it must wait.
+
+        Parameters
+        ----------
+        able
+            Workers of one class, of which one shall be its own; at least one of them may run it.
+        workers
+            Those that may be lent to it.
+        """
         if self.frontier.workers_of(node) > 1:
             for policy in self._open:
                 if policy.gathers:
-                    return policy.gather(node, slots, workers)
-        return Placement(node, next((slot for slot in slots if slot.last is node.parent), slots[0]))
+                    return policy.gather(node, self._slots_for(node, able), workers)
+        slots = [self.slots[worker] for worker in able]
+        if any(policy.prefers for policy in self._open):
+            slots = self._slots_for(node, able)
+        holding = (slot for slot in slots if slot.last is node.parent)
+        # Few are asked: there may be a thousand idle workers.
+        return Placement(
+            node, next(each for each in chain(holding, slots) if self.may_run(node, each))
+        )
 
     def may_meet(self, wanted: Wanted, workers: Collection[str]) -> bool:
         """Whether one of some workers meets needs."""
@@ -725,9 +749,9 @@ class Placing:
             return False
         return any(self.may_run(node, self.slots[worker]) for worker in workers)
 
-    def slots_for(self, node: Node, workers: Collection[str]) -> list[Slot]:
-        """Return the slots of some workers of a class that a stage should have."""
-        slots = (self.slots[worker] for worker in workers)
+    def _slots_for(self, node: Node, able: Collection[str]) -> list[Slot]:
+        """Return the slots of some workers that may run a stage, as policies prefer them."""
+        slots = (self.slots[worker] for worker in able)
         allowed = [slot for slot in slots if self.may_run(node, slot)]
         for policy in self._open:
             allowed = policy.preferred(allowed)

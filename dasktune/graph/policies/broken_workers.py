@@ -179,7 +179,7 @@ class BrokenWorkers(Policy):
                 continue
             slot = placing.slots[worker]
             node = placing.frontier.best_raised(partial(placing.may_run, slot=slot))
-            choice = None if node is None else placing.gathered(node, [slot], placing.idle)
+            choice = None if node is None else placing.gathered(node, [worker], placing.idle)
             if choice is not None and placing.is_settled(choice.node, slot):
                 placing.launch(*choice, None, now)
 

@@ -88,8 +88,8 @@ class ComputeClasses(Policy):
 
     def chosen(
         self, workers: Collection[str], now: float
-    ) -> tuple[Node, list[Slot]] | Literal["kernel"] | None:
-        """Return the best pair of a ready stage and a class, by the slots that it may have there.
+    ) -> tuple[Node, Collection[str]] | Literal["kernel"] | None:
+        """Return the best pair of a ready stage and a class, by the workers of that class.
 
         That is the tuner's priority first (all negative ones count alike), then a class that is as
         good as any for the stage, then the class that fits the rank of its model, then the order
@@ -110,7 +110,7 @@ class ComputeClasses(Policy):
             may_take = partial(self._may_take, workers=same, kind=kind, holders=holders, now=now)
             node = frontier.best_of(group, may_take)
             if node is not None:
-                return node, self.placing.slots_for(node, same)
+                return node, same
         return None
 
     def may_carry_on(self, attempt: Attempt, child: Node, now: float) -> bool:
@@ -241,14 +241,12 @@ class ComputeClasses(Policy):
     ) -> bool:
         """Whether a stage would wait for more workers of a class, but need not on another one."""
         placing = self.placing
-        if placing.gathered(node, placing.slots_for(node, workers), workers) is not None:
+        if placing.gathered(node, workers, workers) is not None:
             return False
         for kind in terms.seconds:
             idle = [worker for worker in placing.idle if placing.slots[worker].kind == kind]
             same = placing.not_kept(idle)
-            if placing.may_start(node, same) and placing.gathered(
-                node, placing.slots_for(node, same), same
-            ):
+            if placing.may_start(node, same) and placing.gathered(node, same, same):
                 return not self._waits(node, terms, kind, now)
         return False
 

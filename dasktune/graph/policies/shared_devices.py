@@ -97,6 +97,8 @@ class SharedDevices(Policy):
         What was learned so far, in order.
     """
 
+    prefers = True
+
     def __init__(self, placing: Placing) -> None:
         super().__init__(placing)
         self.changes: list[FactorChange] = []
