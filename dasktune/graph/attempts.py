@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
+from dasktune.errors import InternalError
 from dasktune.graph.plan import Node
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.needs import NO_NEEDS, Needs
 from dasktune.types import Step
+
+
+Phase = Literal["open", "stopping", "ended", "taken"]
+"""Where an attempt stands.
+
+``open``: it waits for its worker, or trains. ``stopping``: its worker was told to end it at the next
+step. ``ended``: its training is over, its last states may not be durable yet. ``taken``: another
+driver trains its steps, and what that makes is waited for.
+"""
+
+FOLLOWING: Mapping[Phase, frozenset[Phase]] = {
+    "open": frozenset({"stopping", "ended"}),
+    "stopping": frozenset({"ended"}),
+    "ended": frozenset({"taken"}),
+    "taken": frozenset(),
+}
+"""The phases that may follow each phase. An attempt of which nothing more is waited for is gone."""
 
 
 @dataclass(slots=True)
@@ -17,10 +36,9 @@ class Attempt:
 
     `node` is where it shall end and `leaf` where it was first sent to: it may be told to end
     earlier after it has passed there. `position` is the last step it was heard of at, `repeated`
-    how many of its steps had been trained before, `kind` its worker's class. One that is `taken`
-    stands for what another driver trains; of one that is `uprooted` it is known that the state
-    it starts from had gone: that it does not find it says nothing of one that was saved there
-    since. `timed_steps` are its steps whose time has been learned from, `timed_seconds` that time.
+    how many of its steps had been trained before, `kind` its worker's class. It has `begun` if its
+    worker has said so. Of one that is `uprooted` it is known that the state it starts from had
+    gone: that it does not find it says nothing of one that was saved there since. `timed_steps` are its steps whose time has been learned from, `timed_seconds` that time.
     `trainer_ended_at` is the last step that its trainer has trained if that has ended by itself.
     `heard_at` is the time of the message that it was at `position`. One that stops so that its rest
     is trained by another class `goes_to` that class; `reviewed` are its steps when that was last
@@ -44,10 +62,8 @@ class Attempt:
     started: float | None = None
     saved: Step = -1
     repeated: int = 0
+    phase: Phase = "open"
     begun: bool = False
-    stopping: bool = False
-    ended: bool = False
-    taken: bool = False
     kind: str = ""
     uprooted: bool = False
     timed_steps: int = 0
@@ -60,6 +76,27 @@ class Attempt:
     lenders: tuple[str, ...] = ()
     hosts: Mapping[str, str] = field(default_factory=dict)
     trainer_ended_at: Step | None = None
+
+    def become(self, phase: Phase) -> None:
+        """Enter a phase, which must be one that may follow."""
+        if phase not in FOLLOWING[self.phase]:
+            raise InternalError(f"attempt {self.id} is {self.phase}, it cannot become {phase}")
+        self.phase = phase
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to end at its next step, and has not yet."""
+        return self.phase == "stopping"
+
+    @property
+    def ended(self) -> bool:
+        """Whether its worker trains it no more."""
+        return self.phase in ("ended", "taken")
+
+    @property
+    def taken(self) -> bool:
+        """Whether another driver trains its steps."""
+        return self.phase == "taken"
 
     @property
     def trained_to(self) -> Step:

@@ -453,7 +453,7 @@ class Dispatcher:
     def _halt(self, attempt: Attempt) -> None:
         """Stop an attempt at its next step; the states that it does not make are wanted again."""
         if not attempt.stopping:
-            attempt.stopping = True
+            attempt.become("stopping")
             self._say(StopStage(attempt=attempt.id, worker=attempt.worker))
 
     def _say(self, instruction: StopStage | SavePoint) -> None:
@@ -485,7 +485,8 @@ class Dispatcher:
         lacking = [each for each in attempts if worker in each.lenders and not each.ended]
         blamed = [each for each in lacking if each.has_begun and not each.stopping]
         for attempt in lacking:
-            attempt.stopping = True
+            if not attempt.stopping:
+                attempt.become("stopping")
             # Also if it was told to stop before: it may wait for the lender in its present step.
             self._say(StopStage(attempt=attempt.id, worker=attempt.worker, lost=worker))
         return blamed
@@ -622,6 +623,7 @@ class Dispatcher:
             return
         self._advance(attempt, event.step)
         self.placing.ended(attempt, event)
+        is_blamed = attempt.has_begun and not attempt.stopping
         self._close(attempt)
         slot = self.slots.get(attempt.worker)
         if slot is not None and slot.queue and slot.queue[0].started is None:
@@ -644,7 +646,6 @@ class Dispatcher:
             or is_saved
         ):
             self._release(attempt)
-        is_blamed = attempt.has_begun and not attempt.stopping
         if event.status == "lost" and attempt.lenders and is_blamed:
             # A lender is gone, which the driver may not have heard of yet.
             gone = (lender for lender in attempt.lenders if lender not in self.slots)
@@ -671,8 +672,8 @@ class Dispatcher:
         if attempt is None or attempt.ended:
             return
         self._close(attempt)
-        attempt.taken, attempt.worker, attempt.stopping = True, "", False
-        attempt.lenders = ()
+        attempt.become("taken")
+        attempt.worker, attempt.lenders = "", ()
         self._shorten(attempt)  # its trials may have withdrawn their requests since the launch
 
     def _found(self, event: Found) -> None:
@@ -780,7 +781,7 @@ class Dispatcher:
     def _close(self, attempt: Attempt) -> None:
         """End the training of an attempt: free its slot and count its steps."""
         if not attempt.ended:
-            attempt.ended = True
+            attempt.become("ended")
             self.placing.leave(attempt)
             self.steps_executed += attempt.trained_to - attempt.start
             self.steps_repeated += attempt.repeated
