@@ -730,7 +730,7 @@ class Engine:
             case "assessed":
                 session.assessed.discard(record["model"])
             case _:
-                pass
+                pass  # nothing but a call, which `call` knows or refuses
         session.seconds = max(session.seconds, seconds_of(record))
         before = session.tuner.max_steps
         decisions = call(session.tuner, record, self.objective)
@@ -1099,8 +1099,10 @@ class Engine:
                 session.assessed.clear()
                 for number in session.numbers.values():
                     self._prune(session, self.trials[number])
+            case Register():
+                pass  # its trial is known already
             case _:
-                pass
+                raise InternalError(f"unknown decision {decision!r}")
 
     def _prune(self, session: Session, trial: TrialRecord) -> None:
         # One that is trained again gets its state at the end of that.
