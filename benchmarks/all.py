@@ -17,52 +17,29 @@ from typing import Any
 from figures import Figure, row
 
 NAMES = (
-    "exactness",
     "merging",
     "wall_time",
-    "critical_paths",
-    "audits",
     "driver_cost",
     "large",
-    "long_curves",
     "overhead",
-    "traffic",
-    "mirror",
-    "budget",
     "checkpoints",
-    "saves",
     "database",
-    "start",
     "reuse",
     "early_stopping",
     "promotions",
-    "decisions",
     "stragglers",
-    "drivers",
     "fair_share",
-    "leases",
-    "restart",
     "utilisation",
-    "detection",
-    "suspend",
-    "timeline",
-    "live_and_simulated",
-    "packing",
-    "divided",
-    "torture",
 )
-WITH_DATA = ("regret", "auto", "predictions", "time_to_target", "branching")
+WITH_DATA = ("auto", "predictions", "time_to_target", "branching")
 """Those that need recorded curves."""
 
 TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "overhead": {
         "overhead": (),
         "wall_time": (),
-        "timeline": (),
-        "decisions": (),
         "checkpoints": (),
         "large": ("--parts", "simulated"),
-        "traffic": (),
     }
 }
 """The benchmarks of a table, in its order, and their options."""
@@ -78,7 +55,7 @@ def main() -> int:
     parser.add_argument("--table", choices=TABLES, help="only the benchmarks of this table")
     parser.add_argument("--short", action="store_true", help="try them on something small")
     parser.add_argument("--data", type=Path, help="folder of recorded curves, for more of them")
-    parser.add_argument("--hardware", type=Path, help="gavel_throughputs.csv.gz, for two of them")
+    parser.add_argument("--hardware", type=Path, help="gavel_throughputs.csv.gz, for one of them")
     options = parser.parse_args()
     options.json.parent.mkdir(parents=True, exist_ok=True)
     documents, failed = [], []
@@ -113,7 +90,7 @@ def _chosen(options: argparse.Namespace) -> Mapping[str, Sequence[str]]:
     if options.data is not None:
         chosen |= dict.fromkeys(WITH_DATA, ("--data", str(options.data)))
     if options.hardware is not None:
-        chosen |= dict.fromkeys(("hardware", "scaling"), ("--data", str(options.hardware)))
+        chosen |= {"hardware": ("--data", str(options.hardware))}
     return chosen
 
 

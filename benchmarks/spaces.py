@@ -35,24 +35,16 @@ BATCH_SIZES = (
 )
 
 
+def drop(*milestones: int) -> Sequence:
+    """Return a learning rate of 0.1 that falls to a tenth at each milestone."""
+    return MultiStep(0.1, milestones=list(milestones), gamma=0.1)
+
+
 def hippo_144(batch_sizes: Iterable[Sequence] = BATCH_SIZES) -> dt.Space:
     """Return a grid of 144 trials in the manner of Hippo's ResNet56 study.
 
     Twelve learning rates, four batch sizes and three momenta, most of which begin alike.
-
-    Parameters
-    ----------
-    batch_sizes
-        Others in place of those four.
-
-    References
-    ----------
-    Shin et al., "Hippo: Sharing Computations in Hyper-Parameter Optimization", section 6.
     """
-
-    def drop(*milestones: int) -> Sequence:
-        return MultiStep(0.1, milestones=list(milestones), gamma=0.1)
-
     decay = Exponential(0.1, gamma=0.95)
     plain = [Constant(0.1), drop(90), drop(60, 90), drop(40, 80), decay]
     warm = [Warmup(5, 0.1) >> rest for rest in (Constant(0.1), drop(85), drop(55, 85), decay)]
@@ -69,20 +61,11 @@ def hippo_144(batch_sizes: Iterable[Sequence] = BATCH_SIZES) -> dt.Space:
 
 
 def hippo_448() -> dt.Space:
-    """Return a grid of 448 trials of 120 steps, whose merge rate is that of Hippo's: 2.44.
+    """Return a grid of 448 trials of 120 steps, whose merge rate is that of Hippo's Table 1: 2.44.
 
     Fourteen learning rates and four batch sizes are sequences; four optimizers, one of them
     with a momentum that may be a sequence, and two weight decays are not and share nothing.
-
-    References
-    ----------
-    Shin et al., "Hippo: Taming Hyper-parameter Optimization of Deep Learning with Stage
-    Trees", Tables 1 (2.447) and 2; which sequences there were beside its examples is not said.
     """
-
-    def drop(*milestones: int) -> Sequence:
-        return MultiStep(0.1, milestones=list(milestones), gamma=0.1)
-
     flat, decay = Constant(0.1), Exponential(0.1, gamma=0.95)
     plain = [flat, drop(90, 135), drop(60, 90), drop(40, 80), drop(80, 110), decay]
     after_five = [flat, drop(85, 130), drop(55, 85), drop(75, 105), decay]
@@ -111,15 +94,7 @@ def hippo_240() -> dt.Space:
 
     The values are in the manner of its Table 3. The paper prints examples, not the space; the
     milestones are chosen such that the merge rate is 3.142, where the paper has 3.144.
-
-    References
-    ----------
-    Shin et al., "Hippo", Tables 1 and 3.
     """
-
-    def drop(*milestones: int) -> Sequence:
-        return MultiStep(0.1, milestones=list(milestones), gamma=0.1)
-
     warm = [drop(100, 150), drop(80, 130), Exponential(0.1, gamma=0.95), WarmRestarts(0.1, 20)]
     plain = [Constant(0.1), drop(100, 150), drop(80, 120), drop(120, 160), drop(60, 120, 160)]
     return dt.Space(
@@ -144,10 +119,6 @@ def hippo_40() -> dt.Space:
 
     A step stands for 100 of the paper's. The values are in the manner of its Table 4, with
     boundaries chosen such that the merge rate is 2.045.
-
-    References
-    ----------
-    Shin et al., "Hippo", Tables 1 and 4.
     """
     peaks = (5e-5, 3e-5)
     straight = [Linear(peak, 0.0, steps) for peak in peaks for steps in (300, 360)]
@@ -224,52 +195,3 @@ def three_levels(levels: int) -> dt.Space:
 def all_different() -> dt.Space:
     """Return a space of which no two random trials have anything in common."""
     return dt.Space(lr=dt.Float(1e-5, 1.0, log=True), batch_size=[64, 128])
-
-
-def drawn_hippo(rng: np.random.Generator, trials: int, steps: int) -> dt.Space:
-    """Return a grid in the manner of Hippo's studies whose milestones are drawn.
-
-    Parameters
-    ----------
-    rng
-        Draws the milestones.
-    trials
-        A multiple of 12: so many learning rates with four batch sizes and three momenta.
-    steps
-        Steps of a trial.
-    """
-
-    def cuts(most: int) -> list[int]:
-        count = int(rng.integers(1, most + 1))
-        drawn = rng.choice(np.arange(steps // 4, steps), size=count, replace=False)
-        return sorted(map(int, drawn))
-
-    def drop() -> Sequence:
-        return MultiStep(0.1, milestones=cuts(3), gamma=0.1)
-
-    def rest() -> Sequence:
-        kinds = (drop, drop, lambda: Constant(0.1), lambda: Exponential(0.1, gamma=0.95))
-        return kinds[int(rng.integers(len(kinds)))]()
-
-    def rate() -> Sequence:
-        match int(rng.integers(6)):
-            case 0 | 1:
-                return drop()
-            case 2 | 3:
-                return Warmup(5 * int(rng.integers(1, 3)), 0.1) >> rest()
-            case 4:
-                return Warmup(10, 0.1) >> WarmRestarts(0.1, int(rng.integers(10, 30)))
-            case _:
-                return Cyclic(0.001, 0.1, int(rng.integers(10, 30)))
-
-    rates = {Constant(0.1): None, Exponential(0.1, gamma=0.95): None}
-    while len(rates) < trials // 12:
-        rates[rate()] = None
-    sizes = {Constant(128): None}
-    while len(sizes) < 4:
-        sizes[Piecewise([128, int(rng.choice([256, 512]))], boundaries=cuts(1))] = None
-    momenta = {Constant(0.9): None}
-    while len(momenta) < 3:
-        boundaries = cuts(2)
-        momenta[Piecewise([0.9, 0.95, 0.99][: len(boundaries) + 1], boundaries=boundaries)] = None
-    return dt.Space(lr=list(rates), batch_size=list(sizes), momentum=list(momenta))

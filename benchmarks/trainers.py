@@ -101,38 +101,6 @@ class Heavy(Counting):
         self.value, self.weight = state["value"], state["weight"].copy()
 
 
-class Computing(Nothing):
-    """Computes for ``config["loops"]`` at every step, and adds up its learning rates."""
-
-    def setup(self, hp: Mapping[str, Any]) -> None:
-        """Take over the learning rate."""
-        self.lr = hp.get("lr", getattr(self, "lr", 0.0))
-
-    def train(self) -> None:
-        """Compute."""
-        compute(self.config["loops"])
-        self.value += self.lr
-
-
-def compute(loops: int) -> int:
-    """Return the sum of so many numbers."""
-    total = 0
-    for number in range(loops):
-        total += number
-    return total
-
-
-def loops_for(seconds: float) -> int:
-    """Return the loops that take so long on a core of their own."""
-    trial = 200_000
-    took = []
-    for _ in range(5):
-        began = time.process_time()
-        compute(trial)
-        took.append(time.process_time() - began)
-    return int(trial * seconds / min(took))
-
-
 def logged(path: Path) -> list[float]:
     """Return the seconds of each step that `Counting` wrote down."""
     return [float(line) for line in path.read_text().splitlines()]

@@ -18,24 +18,20 @@ import pytest
 import dasktune as dt
 from dasktune.simulate import Trace
 from dasktune.simulate.jobs import Mishaps
-from dasktune.types import Direction, Extend
 
 pytestmark = pytest.mark.process
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 MODULES = (
     "branching",
-    "decisions",
     "early_stopping",
     "figures",
     "given",
     "jobs",
     "promotions",
-    "regret",
     "rivals",
     "spaces",
     "stragglers",
-    "traces",
 )
 
 
@@ -93,29 +89,6 @@ def test_what_merging_saves_is_what_was_explored(tmp_path: Path) -> None:
     for name in ("SHA", "ASHA"):
         saved = figures[f"{name}: steps trained without merging over with it, the same decisions"]
         assert saved["value"] == saved["equals"] > figures["merge rate p of the space"]["value"]
-
-
-def test_decisions_are_measured(tmp_path: Path) -> None:
-    figures = run("decisions", tmp_path)
-    assert all(figure["value"] > 0 for figure in figures.values())
-    assert figures["memory kept of a report, 1,000 trials"]["value"] <= 1024
-
-
-def test_regret_says_what_it_needs(tmp_path: Path) -> None:
-    command = [sys.executable, str(FOLDER / "regret.py"), "--data", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert "taskset_imdb_dev.npz" in done.stderr
-
-
-def test_regret_is_measured_on_recorded_curves(tmp_path: Path) -> None:
-    recorded(tmp_path)
-    figures = run("regret", tmp_path, "--data", str(tmp_path))
-    speed = figures["ASHA's steps to random's final value, over random's, median"]
-    assert 0 < speed["value"] < 1
-    assert figures["ASHA's mean regret over random's"]["value"] < 1
-    tables = [name for name in figures if name.startswith("ASHA's steps") and "median" not in name]
-    assert [name.rsplit(", ", 1)[1] for name in tables] == ["taskset 0", "lcbench 0", "own_mlp"]
 
 
 def test_auto_is_measured_by_source_of_curves(tmp_path: Path) -> None:
@@ -250,41 +223,6 @@ def test_promotions_are_regretted_by_hand(load: Any) -> None:
     losses = [0.5, 0.6, 0.7, 0.8, 0.1, 0.2, 0.3, 0.4]
     # After four the best, 0.5, goes on; then 0.1 is better, and with eight 0.2 is in the top.
     assert promotions.regretted((4, 8), losses) == [0, 1]
-
-
-def test_reports_come_in_random_order_and_all_of_them(load: Any) -> None:
-    decisions = load("decisions")
-    tuner = dt.algos.ASHA(decisions.SPACE, trials=64, max_steps=16, brackets=[0])
-    extends = [one for one in tuner.ask(1) if isinstance(one, Extend)]
-    order = [one.trial for one in extends]
-    told: list[int] = []
-
-    def tell(report: Any) -> Any:
-        told.append(report.trial)
-        return tuner.tell(report)
-
-    count = decisions.report_all(extends, tell, seed=(1,))
-    assert count == len(told) >= 64 + 16 + 4
-    assert set(told) == set(order)
-    assert told[:64] != order
-
-
-def test_regret_is_0_for_the_best_and_1_for_the_median(load: Any) -> None:
-    regret = load("regret")
-    scores = [[0.1, 0.9], [0.5, 0.4], [0.3, np.nan]]
-    trace = Trace.from_arrays({"val": scores, "test": [[0.1, 0.6], [0.5, 0.4], [0.2, 0.9]]})
-    table = regret.Table.of(trace, "val", "test", Direction.MAXIMIZE)
-    assert table.regret(-0.9) == 0
-    assert table.regret(-0.5) == 1
-    assert table.regret(-0.3) == pytest.approx(1.5)
-    # On test data the best of what validation chooses is 0.6, and 0.5 the one in the middle.
-    assert table.test_regret(0, 1) == 0
-    assert table.test_regret(1, 0) == 1
-
-
-def test_steps_to_a_loss_are_those_of_the_first_good_incumbent(load: Any) -> None:
-    run = load("regret").Run(regret=0, test_regret=0, steps=(1, 5, 9), losses=(0.9, 0.5, 0.1))
-    assert [run.steps_to(loss, 20) for loss in (0.9, 0.5, 0.4, 0.0)] == [1, 5, 9, 20]
 
 
 def test_the_explored_beginnings_are_counted_by_hand(load: Any) -> None:

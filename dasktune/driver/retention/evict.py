@@ -53,10 +53,9 @@ MUCH = 0.25
 SLACK = 0.05
 """Share of the room that is freed beyond the excess, so that rounds come less often.
 
-Each round computes the values of all states. Without it there are twice as many rounds, and the
-steps trained are the same (``benchmarks/eviction.py``). No state larger than it is evicted for it
-alone: with room for 10 states, a grid whose useful states went for it trained the same steps again
-and again.
+Each round computes the values of all states. Without it there are twice as many rounds, and
+simulated studies train the same steps. No state larger than it is evicted for it alone: with room
+for 10 states, a grid whose useful states went for it trained the same steps again and again.
 """
 
 CROWDED = (0.5, 0.2)
@@ -65,7 +64,7 @@ no more below the second.
 
 Without such an event a grid does not end in a fifth of the room: states of stages that wait are
 evicted before it is their turn. With one share of 0.5 it trains 2% more steps in a twentieth of
-the room, and SHA 7% more (``benchmarks/eviction.py``).
+the room, and SHA 7% more, in simulation.
 """
 
 FADE = 0.998
