@@ -82,7 +82,7 @@ bench: $(TOOLS) ## print the benchmark tables, or only that of overhead (TABLE=o
 	@$(BIN)/python benchmarks/all.py $(if $(TABLE),--table $(TABLE))
 
 papers: $(TOOLS) ## print the figures of the four papers, ours beside theirs
-	@$(BIN)/python benchmarks/papers.py $(if $(DATA),--data $(DATA))
+	@$(BIN)/python benchmarks/all.py --table papers $(if $(DATA),--data $(DATA))
 
 predictor: $(TOOLS) ## train the network of the predictor again, from its prior and seed
 	@cd benchmarks && ../$(BIN)/python train_predictor.py --out \

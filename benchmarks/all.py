@@ -1,6 +1,7 @@
 """Run every benchmark, one after the other; write one JSON document and a table for people.
 
-``--table overhead`` runs those of dasktune's own cost, in about 20 minutes on 2 idle cores.
+``--table overhead`` runs those of dasktune's own cost, in about 15 minutes on 2 idle cores;
+``--table papers`` those that have figures of the four papers, ours beside theirs.
 """
 
 from __future__ import annotations
@@ -18,31 +19,44 @@ from figures import Figure, row
 
 NAMES = (
     "merging",
-    "wall_time",
+    "reuse",
+    "ways",
     "driver_cost",
     "large",
     "overhead",
     "checkpoints",
     "database",
-    "reuse",
-    "early_stopping",
-    "promotions",
-    "stragglers",
-    "fair_share",
     "utilisation",
+    "fair_share",
+    "hippo",
+    "asha",
+    "shadho",
+    "branching",
 )
 WITH_DATA = ("auto", "predictions", "time_to_target", "branching")
-"""Those that need recorded curves."""
+"""Those that need recorded curves, or have more tasks with them."""
 
-TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+TABLES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "overhead": {
         "overhead": (),
-        "wall_time": (),
+        "merging": (),
         "checkpoints": (),
         "large": ("--parts", "simulated"),
-    }
+    },
+    "papers": {
+        "hippo": (),
+        "asha": (),
+        "shadho": (),
+    },
 }
 """The benchmarks of a table, in its order, and their options."""
+
+HYPERDRIVE = (
+    *("--sources", "algoperf", "lcbench", "own", "rl"),
+    *("--policies", "POP", "Bandit", "EarlyTerm"),
+    *("--orders", "10", "--slots", "4"),
+)
+"""Options of `time_to_target` in the table of the papers: as many orders and slots as there."""
 
 HERE = Path(__file__).parent
 
@@ -82,15 +96,17 @@ def main() -> int:
 
 def _chosen(options: argparse.Namespace) -> Mapping[str, Sequence[str]]:
     """Return the benchmarks that are asked for, and the options of each."""
+    data = ("--data", str(options.data))
     if options.table is not None:
-        return TABLES[options.table]
-    plot = str(options.markdown.with_name("stragglers.svg"))
-    chosen: dict[str, Sequence[str]] = dict.fromkeys(NAMES, ())
-    chosen["stragglers"] = ("--plot", plot)
+        chosen = dict(TABLES[options.table])
+        if options.table == "papers" and options.data is not None:
+            chosen["time_to_target"] = (*data, *HYPERDRIVE)
+        return chosen
+    chosen = dict.fromkeys(NAMES, ())
     if options.data is not None:
-        chosen |= dict.fromkeys(WITH_DATA, ("--data", str(options.data)))
+        chosen |= dict.fromkeys(WITH_DATA, data)
     if options.hardware is not None:
-        chosen |= {"hardware": ("--data", str(options.hardware))}
+        chosen["hardware"] = ("--data", str(options.hardware))
     return chosen
 
 

@@ -1,9 +1,8 @@
 """Auto on recorded curves, next to the tuners that are given more: steps to a target, by source.
 
 All tuners see the same configurations in the same order, and may train as many steps as
-`TRAININGS` full trainings have. Targets are those of ``targets.py``, fixed beforehand; a run that
+`TRAININGS` full trainings have. Targets are those of `targets`, fixed beforehand; a run that
 misses its target counts with all of its budget. `WORKERS` workers, no times: a step costs a step.
-Tuners of other packages (``rivals.py``) may try all configurations until the budget is used up.
 
 The form of `Auto` was chosen on every second task of the sources in `CHOSEN_ON`, from the first:
 the figures are of the tasks between them, and of the sources that chose nothing.
@@ -21,19 +20,15 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-import rivals
 import targets
 from figures import Figure, main
-from given import shuffled
-from targets import METRIC, NamedTrace
+from targets import METRIC, NamedTrace, shuffled
 
 import dasktune as dt
 from dasktune.algos.base import Tuner
 from dasktune.algos.samplers import GivenSource
 from dasktune.engine.limits import Limits
 from dasktune.simulate import Trace
-from dasktune.traces.trace import CONFIGURATION
-from dasktune.types import Direction
 
 TRAININGS = 20
 """The budget of a run: the steps of so many full trainings."""
@@ -94,11 +89,8 @@ Shares = Mapping[str, Sequence[float | None]]
 """By tuner and order: steps to the target over the budget; None where it was missed."""
 
 
-def measure(short: bool, data: Path | None = None) -> list[Figure]:
+def measure(short: bool, data: Path) -> list[Figure]:
     """Run every tuner on every task, in every order."""
-    if data is None:
-        sys.stderr.write("auto.py needs --data, a folder of recorded curves\n")
-        raise SystemExit(2)
     orders = SHORT_ORDERS if short else ORDERS
     tasks = list(_unseen(targets.load(data, SOURCES, timed_share=TIMED_SHARE), short))
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
@@ -124,15 +116,10 @@ def _source_of(task: NamedTrace) -> str:
 
 def play(orders: int, task: NamedTrace) -> dict[str, list[float | None]]:
     """Return the shares of the budget in which each tuner reaches a task's target."""
-    own = {
+    return {
         name: [_share(task, make, order) for order in range(orders)]
         for name, make in TUNERS.items()
     }
-    others = {
-        name: [_share_of_rival(task, name, order) for order in range(orders)]
-        for name in rivals.installed()
-    }
-    return {**own, **others}
 
 
 def _share(
@@ -155,22 +142,6 @@ def _share(
     return None if reached is None else min(1.0, reached.steps / budget)
 
 
-def _share_of_rival(task: NamedTrace, name: str, order: int) -> float | None:
-    trace, budget = task.trace, TRAININGS * task.trace.steps
-    sign = -1.0 if task.direction is Direction.MAXIMIZE else 1.0
-    losses = sign * trace.values[:, :, 0].astype(float)
-    every = shuffled(trace.space(), order)
-    known = every.known(every.most or TRIALS)
-    # Trials that begin alike have the same number until they part.
-    numbers = [int(each.sequences[CONFIGURATION](trace.steps - 1)) for each in known]
-    steps = rivals.steps_to_target(
-        rivals.RIVALS[name](trace.steps, len(numbers)),
-        np.where(np.isfinite(losses), losses, np.inf),
-        *(numbers, sign * task.target, WORKERS, budget),
-    )
-    return None if steps is None else steps / budget
-
-
 # -------------------------------------------------------------------------- the figures
 
 
@@ -187,7 +158,6 @@ def _figures(source: str, tasks: Sequence[Shares]) -> list[Figure]:
     rng = np.random.default_rng(0)
     drawn = [rng.integers(count, size=count).tolist() for _ in range(RESAMPLES)]
     figures = []
-    others = [name for name in tasks[0] if name not in TUNERS]
     for tuner in tasks[0]:
         whole, low, high = _interval(partial(_of_orders, tasks, tuner), count, drawn)
         reached = [share is not None for shares in tasks for share in shares[tuner]]
@@ -205,7 +175,7 @@ def _figures(source: str, tasks: Sequence[Shares]) -> list[Figure]:
         least = min(_of_orders(tasks, tuner, orders) for tuner in some)
         return _of_orders(tasks, "Auto", orders) / least
 
-    compared = {"ASHA": ("ASHA",), "the best of four": OWN, "the best of other packages": others}
+    compared = {"ASHA": ("ASHA",), "the best of four": OWN, "Random": ("Random",)}
     for words, some in compared.items():
         whole, low, high = _interval(partial(over, some), count, drawn)
         figures.append(
@@ -228,4 +198,5 @@ def _interval(
 
 
 if __name__ == "__main__":
-    sys.exit(main("auto", measure, data="folder of recorded curves, which it needs"))
+    data = {"type": Path, "required": True, "help": "folder of recorded curves"}
+    sys.exit(main("auto", measure, data=data))

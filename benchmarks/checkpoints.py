@@ -1,17 +1,12 @@
-"""Checkpoints: throughput next to one raw object, torch.save and safetensors.
-
-`saves.py` measures what training waits for where states are large, and saves next to training.
+"""Checkpoints: throughput next to one raw object, torch.save and safetensors; hold-up of training.
 
 A large state is that of a ResNet-50 with the momentum of SGD, a small one has 60 tensors in
 1 MB. Everything is measured in turns, and the figures are medians of ratios of neighbours, since
-a disk or server of others does not keep its pace. A state is copied into memory that an earlier
-copy was in, as on a worker. ``raw`` writes the same bytes as one object, synced and with a
-digest as a checkpoint is, and reads them with their digest; ``plain`` does so without one. What
-is ours includes the copy of the state where the figure says so, its checksums, and the commit.
-
-Without ``--url`` the files lie in a temporary folder. ``--url s3://bucket/folder`` takes
-credentials and ``AWS_ENDPOINT_URL`` from the environment. Local files are read twice: from the
-memory of the system, and from the disk.
+a disk of others does not keep its pace. A state is copied into memory that an earlier copy was
+in, as on a worker. ``raw`` writes the same bytes as one file, synced and with a digest as a
+checkpoint is, and reads them with their digest; ``plain`` does so without one. What is ours
+includes the copy of the state where the figure says so, its checksums, and the commit. Files are
+read twice: from the memory of the system, and from the disk.
 """
 
 from __future__ import annotations
@@ -20,51 +15,53 @@ import io
 import os
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
 from uuid import uuid4
 
-import fsspec
-import numpy as np
 import torch
 from figures import Figure, main
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
-from saving import stage, write_object
+from trainers import Heavy
 
-import dasktune as dt
+from dasktune.graph.keys import Chain, encode_at
+from dasktune.sequences import Constant
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.tensors import digest_of
 from dasktune.worker.host import StageHost
-from dasktune.worker.job import Job
+from dasktune.worker.job import Job, StageSpec
 
-SHARE = 0.8
-"""Of the throughput of one raw object."""
+OVER_RAW = 1.25
+"""Largest time, as a multiple of that of one raw file."""
 
 ROUNDS = {"large": 7, "small": 60}
 OBJECTS = {"large": 12, "small": 3}
 HOLD_UPS = 150
 STEPS, SHORT_STEPS, STEP_SECONDS = 40, 5, 0.1
+NBYTES = 10**6
 
 State = dict[str, Any]
+Work = Callable[[str], object]
+"""Writes or reads a state by its key."""
 
 
-def measure(short: bool, url: Path | None) -> list[Figure]:
-    """Measure one place, and here what training waits for."""
+def measure(short: bool) -> list[Figure]:
+    """Measure a temporary folder, and what training waits for."""
     states = {"large": resnet(0.1 if short else 1.0), "small": small()}
-    with place(url) as files:
-        figures = [
+    return [
+        *(
             figure
             for name, state in states.items()
-            for figure in throughput(files, name, state, 1 if short else ROUNDS[name])
-        ]
-    return [*figures, hold_up(states["small"], short), steps_with_checkpoints(short)]
+            for figure in throughput(name, state, 1 if short else ROUNDS[name])
+        ),
+        hold_up(states["small"], short),
+        steps_with_checkpoints(short),
+    ]
 
 
 # ---------------------------------------------------------------------- states
@@ -121,155 +118,130 @@ def tensors_of(value: Any, path: str = "state") -> dict[str, torch.Tensor]:
     }
 
 
-# ---------------------------------------------------------------------- places
-
-
-class Place:
-    """Where objects are written as one, next to a checkpoint store."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.store = CheckpointStore(url)
-        self.is_local = "://" not in url
-        self.system, self.root = fsspec.url_to_fs(url, use_listings_cache=False)
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write one object so that it is durable."""
-        if self.is_local:
-            write_object(Path(self.root, name), content)
-        else:
-            self.system.pipe_file(f"{self.root}/{name}", content)
-
-    def read(self, name: str) -> bytes:
-        """Return one object."""
-        content: bytes = self.system.cat_file(f"{self.root}/{name}")
-        return content
-
-    def forget(self) -> None:
-        """Take all files out of the memory of the system."""
-        for path in Path(self.root).rglob("*") if self.is_local else ():
-            if path.is_file():
-                descriptor = os.open(path, os.O_RDONLY)
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-                os.close(descriptor)
-
-    def objects(self) -> int:
-        """Return how many objects of checkpoints there are."""
-        return sum(1 for _ in self.store.files.entries("checkpoints"))
-
-    def clear(self) -> None:
-        """Remove everything."""
-        for stored in list(self.store.keys()):
-            self.store.discard(stored)
-        with suppress(FileNotFoundError):
-            for path in self.system.ls(self.root, detail=False):
-                self.system.rm(path, recursive=True)
-
-
-@contextmanager
-def place(url: Path | None) -> Iterator[Place]:
-    """Yield a place of its own below a URL, or in a temporary folder."""
-    with ExitStack() as stack:
-        # A path has made one slash of two.
-        parts = str(url).partition(":/") if url is not None else ()
-        if parts:
-            own = Place(f"{parts[0]}://{parts[2].lstrip('/')}/{uuid4().hex}")
-        else:
-            own = Place(stack.enter_context(tempfile.TemporaryDirectory()))
-        yield own
-        own.clear()
-
-
 # ---------------------------------------------------------------------- throughput
 
 
-def throughput(files: Place, name: str, state: State, rounds: int) -> list[Figure]:
-    """Return the throughput of each way of storing a state, as a share of a raw object's."""
+def throughput(name: str, state: State, rounds: int) -> list[Figure]:
+    """Return the times of each way of storing a state, as multiples of a raw file's."""
+    with tempfile.TemporaryDirectory() as place:
+        folder, store = Path(place), CheckpointStore(place)
+        nbytes = encode(state).data.nbytes
+        writes, reads = _writes(folder, store, state), _reads(folder, store)
+        keys, written = {}, _no_times(writes)
+        for number in range(rounds):
+            for way in _rotated(writes, number):
+                keys[way] = uuid4().hex
+                os.sync()  # what other processes write is no part of it
+                written[way].append(seconds(writes[way], keys[way]))
+        keys["torch.load"] = keys["torch.save"]
+        objects = sum(1 for _ in store.files.entries("checkpoints")) / (2 * rounds)
+        times = {
+            "write": written,
+            "read": _no_times(reads),
+            "read, not in memory": _no_times(reads),
+        }
+        for number in range(rounds):
+            for way in _rotated(reads, number):
+                times["read"][way].append(seconds(reads[way], keys[way]))
+        for number in range(rounds):
+            for way in _rotated(reads, number):
+                _forget(folder)
+                times["read, not in memory"][way].append(seconds(reads[way], keys[way]))
+    return [
+        *(
+            _over_raw(f"{name}, {what}, {way}", of["raw"], of[way], nbytes)
+            for what, of in times.items()
+            for way in of
+            if way != "raw"
+        ),
+        Figure(name=f"{name}, objects of a checkpoint", value=objects, at_most=OBJECTS[name]),
+    ]
+
+
+def _writes(folder: Path, store: CheckpointStore, state: State) -> dict[str, Work]:
+    """Return the ways of storing the state."""
     snapshot = encode(state)
     raw, memory = snapshot.data.tobytes(), snapshot.data.copy()
     tensors = {key: value.contiguous() for key, value in tensors_of(state).items()}
-    writes: dict[str, Callable[[str], object]] = {
-        "raw": lambda key: files.write(key, raw) or digest_of(raw),
-        "plain": lambda key: files.write(key, raw),
-        "dasktune, encoded": lambda key: save(files, encode_again(snapshot), key),
-        "dasktune": lambda key: save(files, encode(state, allocate=lambda _: memory), key),
-        "torch.save": lambda key: files.write(key, torch_bytes(state)),
-        "safetensors": lambda key: files.write(key, save_safetensors(tensors)),
+
+    def save(content: Any, key: str) -> None:
+        store.save(content, key=key, attempt="1-aa", step=7)
+
+    def save_raw(key: str) -> None:
+        write_object(folder / key, raw)
+        digest_of(raw)
+
+    def again() -> Any:
+        """Return the same snapshot, of which no checksum has been computed yet."""
+        return type(snapshot)(tree=snapshot.tree, tensors=snapshot.tensors, data=snapshot.data)
+
+    def torch_bytes() -> bytes:
+        file = io.BytesIO()
+        torch.save(state, file)
+        return file.getvalue()
+
+    return {
+        "raw": save_raw,
+        "plain": lambda key: write_object(folder / key, raw),
+        "dasktune, encoded": lambda key: save(again(), key),
+        "dasktune": lambda key: save(encode(state, allocate=lambda _: memory), key),
+        "torch.save": lambda key: write_object(folder / key, torch_bytes()),
+        "safetensors": lambda key: write_object(folder / key, save_safetensors(tensors)),
     }
-    reads: dict[str, Callable[[str], object]] = {
-        "raw": lambda key: digest_of(files.read(key)),
-        "plain": lambda key: files.read(key),
-        "dasktune": lambda key: files.store.load(key),
-        "torch.load": lambda key: torch.load(io.BytesIO(files.read(key)), weights_only=True),
-        "safetensors": lambda key: load_safetensors(files.read(key)),
-    }
-    keys = {}
-    written: dict[str, list[float]] = {way: [] for way in writes}
-    for number in range(rounds):
-        for way in rotated(writes, number):
-            keys[way] = uuid4().hex
-            settle(files)
-            written[way].append(seconds(writes[way], keys[way]))
-    keys["torch.load"] = keys["torch.save"]
-    objects = files.objects() / (2 * rounds)
-    times_of = {"write": written}
-    for temperature in ("read", "read, not in memory")[: 1 + files.is_local]:
-        times_of[temperature] = {way: [] for way in reads}
-        for number in range(rounds):
-            for way in rotated(reads, number):
-                if temperature != "read":
-                    files.forget()
-                times_of[temperature][way].append(seconds(reads[way], keys[way]))
-    files.clear()
-    figures = [
-        figure(f"{name}, {what}, {way}", times["raw"], times[way], len(raw))
-        for what, times in times_of.items()
-        for way in times
-        if way != "raw"
-    ]
-    title = f"{name}, objects of a checkpoint"
-    return [*figures, Figure(name=title, value=objects, at_most=OBJECTS[name])]
 
 
-def rotated(ways: Iterable[str], number: int) -> list[str]:
+def _reads(folder: Path, store: CheckpointStore) -> dict[str, Work]:
+    """Return the ways of reading a state, each by the key under which its like has written it."""
+    return {
+        "raw": lambda key: digest_of((folder / key).read_bytes()),
+        "plain": lambda key: (folder / key).read_bytes(),
+        "dasktune": store.load,
+        "torch.load": lambda key: torch.load(folder / key, weights_only=True),
+        "safetensors": lambda key: load_safetensors((folder / key).read_bytes()),
+    }
+
+
+def write_object(path: Path, content: bytes) -> None:
+    """Write one file so that it is durable and appears whole: the least that a save can do."""
+    aside = path.with_suffix(".new")
+    with aside.open("wb", buffering=0) as file:
+        file.write(content)
+        os.fsync(file.fileno())
+    aside.rename(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def _no_times(ways: Iterable[str]) -> dict[str, list[float]]:
+    return {way: [] for way in ways}
+
+
+def _rotated(ways: Iterable[str], number: int) -> list[str]:
     """Return them in another order each time: what comes before slows down what comes after."""
     every = list(ways)
     return every[number % len(every) :] + every[: number % len(every)]
 
 
-def settle(files: Place) -> None:
-    """Wait until the disk has written the files of other processes."""
-    if files.is_local:
-        os.sync()
+def _forget(folder: Path) -> None:
+    """Take all files out of the memory of the system."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
 
 
-def figure(name: str, raw: list[float], ours: list[float], nbytes: int) -> Figure:
-    """Return how many times as long as a raw object something takes."""
-    ratio = median(own / plain for own, plain in zip(ours, raw, strict=True))
+def _over_raw(name: str, raw: list[float], ours: list[float], nbytes: int) -> Figure:
+    """Return how many times as long as a raw file something takes."""
     speeds = [nbytes / median(times) / 1e6 for times in (ours, raw)]
     return Figure(
         name=f"{name}, over one raw object",
-        value=ratio,
+        value=median(own / plain for own, plain in zip(ours, raw, strict=True)),
         unit="x",
-        at_most=1 / SHARE if "dasktune" in name else None,
+        at_most=OVER_RAW if "dasktune" in name else None,
         note=f"{speeds[0]:,.0f} MB/s, raw {speeds[1]:,.0f}; {median(ours) * 1e3:.1f} ms",
     )
-
-
-def save(files: Place, snapshot: Any, key: str) -> None:
-    files.store.save(snapshot, key=key, attempt="1-aa", step=7)
-
-
-def encode_again(snapshot: Any) -> Any:
-    """Return the same snapshot, of which no checksum has been computed yet."""
-    return type(snapshot)(tree=snapshot.tree, tensors=snapshot.tensors, data=snapshot.data)
-
-
-def torch_bytes(state: State) -> bytes:
-    """Return the bytes that torch writes into a file."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    return file.getvalue()
 
 
 def seconds(work: Callable[..., object], *arguments: object) -> float:
@@ -281,42 +253,13 @@ def seconds(work: Callable[..., object], *arguments: object) -> float:
     return ended - began
 
 
-# ---------------------------------------------------------------------- hold-up
+# ---------------------------------------------------------------------- training
 
 
 def hold_up(state: State, short: bool) -> Figure:
     """Return the time of the training thread for a checkpoint of a small state."""
     held = [seconds(encode, state) for _ in range(1 if short else HOLD_UPS)]
     return Figure(name="small, hold-up", value=median(held) * 1e3, unit="ms", at_most=1.0)
-
-
-class Sleeping(dt.Trainer):
-    """Sleeps, and has a state of 1 MB."""
-
-    def build(self, hp: Mapping[str, Any]) -> None:
-        """Make 60 arrays."""
-        self.weights = {f"layer{index}": np.zeros(2083) for index in range(60)}
-
-    def setup(self, hp: Mapping[str, Any]) -> None:
-        """Take the learning rate over."""
-        self.lr = hp["lr"]
-
-    def train(self) -> None:
-        """Sleep, and change an array."""
-        threading.Event().wait(STEP_SECONDS)
-        self.weights["layer0"] += self.lr
-
-    def evaluate(self) -> dict[str, float]:
-        """Return a number of the state."""
-        return {"value": float(self.weights["layer0"][0])}
-
-    def state_dict(self) -> State:
-        """Return the arrays."""
-        return self.weights
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take arrays back."""
-        self.weights = dict(state)
 
 
 def steps_with_checkpoints(short: bool) -> Figure:
@@ -334,14 +277,26 @@ def steps_with_checkpoints(short: bool) -> Figure:
 
 def trained(steps: int, saves: tuple[int, ...]) -> float:
     """Return how long a stage takes until its last state is durable."""
+    sequences = {"lr": Constant(0.1)}
+    chain = Chain(uuid4().hex).extend(encode_at(sequences, 0), 0)
+    spec = StageSpec(
+        attempt="1-aa",
+        start=0,
+        stop=steps,
+        saves=saves,
+        sequences={name: sequence.to_json() for name, sequence in sequences.items()},
+        chain=(chain.base, chain.values.hex(), chain.length),
+        seed=0,
+    )
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(trainer_class=Sleeping, config={}, device="cpu", store=folder, report_every=1)
+        config = {"log": f"{folder}/log", "seconds": STEP_SECONDS, "nbytes": NBYTES}
+        job = Job(trainer_class=Heavy, config=config, device="cpu", store=folder, report_every=1)
         host = StageHost(job, lambda messages: None)
         began = time.perf_counter()
-        host.run(stage(steps, saves))
+        host.run(spec)
         host.close(60.0)
         return time.perf_counter() - began
 
 
 if __name__ == "__main__":
-    sys.exit(main("checkpoints", measure, url="a store, such as s3://bucket/folder"))
+    sys.exit(main("checkpoints", measure))

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from figures import Figure, main
+from simulated import engine_of, runner_of
 from spaces import STEPS, all_different, three_levels
 from trainers import Nothing
 
 import dasktune as dt
-from dasktune.engine.engine import Engine
-from dasktune.engine.limits import Limits
-from dasktune.graph.attempts import DispatchOptions
-from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import Chain, root_key
 from dasktune.graph.plan import SearchPlan
-from dasktune.graph.save_policy import SavePolicy
 from dasktune.sequences import Constant, Exponential, Sequence
-from dasktune.simulate.jobs import Mishaps
-from dasktune.simulate.runner import Conditions, SimulatedRunner
-from dasktune.traces.timing import EvenPace
-from dasktune.types import Decision, Objective, Report
+from dasktune.types import Decision, Report
 from dasktune.worker.host import StageHost
 from dasktune.worker.job import Job, StageSpec
 
@@ -39,7 +29,6 @@ CLASSES_TIMES = 1.2
 LEVELS = 60
 LONG_TRIALS, LONG_STEPS = 40, 27_000
 EVENT_MS, REPORT_US, STEP_US, GROWTH = 1.0, 50.0, 50.0, 2.0
-PLAN_OPTION = "--plan-of"
 
 
 class Timed(dt.algos.Random):
@@ -58,7 +47,7 @@ class Timed(dt.algos.Random):
 
 
 def measure(short: bool) -> list[Figure]:
-    """Simulate studies of growing size, a few long ones; hold a plan; train nothing, often."""
+    """Simulate studies of growing size, and a few long ones; train nothing, often."""
     sizes = SHORT_SIZES if short else SIZES
     steps = 500 if short else 20_000
     changing = Exponential(0.1, gamma=0.99999)
@@ -69,7 +58,6 @@ def measure(short: bool) -> list[Figure]:
         _classes(sizes[0]),
         *_long(LONG_STEPS // 100 if short else LONG_STEPS),
         _key_cost(LONG_STEPS // 100 if short else LONG_STEPS),
-        _plan_memory(sizes[-1]),
         _own_cost("constant values", {"lr": Constant(0.1), "width": Constant(64)}, steps),
         _own_cost("a value that changes", {"lr": changing, "width": Constant(64)}, steps),
     ]
@@ -113,20 +101,13 @@ def _classes(trials: int) -> Figure:
 
 def _on_classes(trials: int, classes: Mapping[str, int]) -> float:
     """Return the CPU seconds per stage of a simulated run, in which each class has its speed."""
-    options = DispatchOptions(saves=SavePolicy(at_changes=False))
-    engine = Engine(
-        Dispatcher(root_key("cost", 0), options),
-        objective=Objective.single("value", "minimize"),
-        trials={},
-    )
-    conditions = Conditions(
-        curve=lambda values, step: 1 / step,
-        pace=lambda sequences, start, stop, kind: EvenPace(SECONDS[kind]),
-        mishaps=Mishaps(),
+    runner = runner_of(
+        engine_of("cost"),
+        lambda sequences, kind: SECONDS[kind],
+        classes,
         report_every=STEPS,
         tells_progress=True,
     )
-    runner = SimulatedRunner(engine, conditions, workers=classes, limits=Limits())
     gc.collect()
     began = time.process_time()
     runner.run(dt.algos.Random(all_different(), trials=trials, max_steps=STEPS))
@@ -180,35 +161,6 @@ def _key_cost(steps: int) -> Figure:
         at_most=STEP_US,
         note="one hash a step; simulated runs need no keys",
     )
-
-
-def _plan_memory(trials: int) -> Figure:
-    """Return the memory of a plan in a process of its own."""
-    command = [sys.executable, __file__, PLAN_OPTION, str(trials)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    nodes, mebibytes = (float(word) for word in done.stdout.split())
-    return Figure(
-        name=f"memory of a plan of {trials:,} trials x {STEPS} steps",
-        value=mebibytes,
-        unit="MiB",
-        at_most=1024,
-        note=f"{nodes:,.0f} nodes; sequences, the plan, and what was drawn",
-    )
-
-
-def _hold_plan(trials: int) -> None:
-    """Print how many nodes a plan has, and by how many MiB this process grew for it."""
-    before = _resident_mebibytes()
-    plan = SearchPlan(root_key("memory", 0))
-    tuner = dt.algos.Random(three_levels(LEVELS), trials=trials, max_steps=STEPS)
-    for number, configuration in enumerate(tuner.configurations):
-        plan.register(number, configuration.sequences, STEPS)
-    print(sum(1 for _ in plan), _resident_mebibytes() - before)
-
-
-def _resident_mebibytes() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def _own_cost(what: str, sequences: Mapping[str, Sequence], steps: int) -> Figure:
@@ -273,7 +225,4 @@ def _changes(sequences: Mapping[str, Sequence], steps: int) -> Iterator[dict[str
 
 
 if __name__ == "__main__":
-    if PLAN_OPTION in sys.argv:
-        _hold_plan(int(sys.argv[-1]))
-    else:
-        sys.exit(main("driver_cost", measure))
+    sys.exit(main("driver_cost", measure))

@@ -8,22 +8,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from figures import Figure, main
+from simulated import engine_of, runner_of
 
 import dasktune as dt
 from dasktune.driver.scaling import usable_slots
-from dasktune.engine.engine import Engine
-from dasktune.engine.limits import Limits
 from dasktune.engine.timeouts import CLAIM_SECONDS
-from dasktune.graph.attempts import DispatchOptions
-from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Lent
-from dasktune.graph.keys import root_key
-from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.shares import Claim, Lending, even_shares
 from dasktune.simulate.jobs import Mishaps
-from dasktune.simulate.runner import Conditions, SimulatedRunner
-from dasktune.traces.timing import EvenPace, Overheads
-from dasktune.types import Direction, Objective, Sequences, Step
+from dasktune.simulate.runner import SimulatedRunner
+from dasktune.traces.timing import Overheads
 
 WORKERS, SHORT_WORKERS = 64, 6
 MANY, SHORT_MANY = 512, 12
@@ -46,16 +40,9 @@ IDLE = 0.05
 
 @dataclass(slots=True)
 class SimulatedStudy:
-    """A study that runs on the shared cluster, and what was seen of it each second.
+    """A study on the shared cluster, whose runner knows all workers.
 
-    Parameters
-    ----------
-    name
-        Its name.
-    runner
-        Runs it; all workers of the cluster are known there.
-    weight
-        See `Claim`.
+    Each second it notes how many workers it used, and how many were due.
     """
 
     name: str
@@ -98,15 +85,7 @@ class SimulatedStudy:
 
 
 class SharedCluster:
-    """Simulated studies on one cluster, on one clock.
-
-    Parameters
-    ----------
-    studies
-        They begin in this order, all at 0.
-    workers
-        Number of workers.
-    """
+    """Simulated studies on one cluster, on one clock: they begin in this order, all at 0."""
 
     def __init__(self, studies: Sequence[SimulatedStudy], workers: int) -> None:
         self.studies = studies
@@ -157,22 +136,14 @@ def study_of(place: int, workers: int, trials: int, seed: int) -> SimulatedStudy
     random = np.random.default_rng([seed, place])
     mean = float(random.uniform(*STEP_SECONDS))
 
-    def pace(sequences: Sequences, start: Step, stop: Step, kind: str) -> EvenPace:
-        return EvenPace(mean * (0.5 + float(abs(sequences["lr"](start)))))
-
-    conditions = Conditions(
+    runner = runner_of(
+        engine_of(f"study-{place}", prefix=f"s{place}"),
+        lambda sequences, kind: mean * (0.5 + float(abs(sequences["lr"](0)))),
+        workers,
         curve=lambda values, step: abs(float(values["lr"]) - 0.3) + 1 / step,
-        pace=pace,
         mishaps=Mishaps(straggling=0.3, drop=0.0, seed=seed + place),
         overheads=OVERHEADS,
     )
-    options = DispatchOptions(saves=SavePolicy(at_changes=False), attempt_prefix=f"s{place}")
-    engine = Engine(
-        Dispatcher(root_key(f"study-{place}", 0), options),
-        objective=Objective.single("value", Direction.MINIMIZE),
-        trials={},
-    )
-    runner = SimulatedRunner(engine, conditions, workers=workers, limits=Limits())
     runner.tell(Lent(workers=frozenset()))  # until the first claim is answered
     space = dt.Space(lr=dt.Float(0.0, 1.0))
     runner.begin(dt.algos.ASHA(space, trials=trials, max_steps=MAX_STEPS, eta=3, seed=seed + place))

@@ -7,14 +7,17 @@ import json
 import math
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from dasktune.errors import ConfigurationError
 from dasktune.trainer.check_switch import SWITCH
 
 PACKAGES = ("dasktune", "dask", "distributed", "numpy", "optuna", "sqlalchemy", "torch", "zarr")
@@ -22,23 +25,7 @@ PACKAGES = ("dasktune", "dask", "distributed", "numpy", "optuna", "sqlalchemy", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One measured number.
-
-    Parameters
-    ----------
-    name
-        What was measured.
-    value
-        The number, in `unit`.
-    unit
-        ``s``, ``ms``, ``us``, ``MiB``, ``steps``, ``x`` for a ratio.
-    at_most
-        The value must not be larger.
-    equals
-        The value must be this one, exactly.
-    note
-        How it came about.
-    """
+    """A measured number with its unit, the bound that it must keep, and how it came about."""
 
     name: str
     value: float
@@ -66,80 +53,44 @@ class Figure:
         return {**asdict(self), "reached": self.reached}
 
 
-Measure = Callable[..., list[Figure]]
-"""Measures; the argument asks for a short version, which is held to counts, not to times."""
+Measure = Callable[..., Iterable[Figure]]
+"""Measures; `short` asks for a short version, which is held to counts, not to times."""
 
 
 def main(
     name: str,
     measure: Measure,
-    *,
     arguments: Sequence[str] | None = None,
-    parts: Sequence[str] = (),
-    **paths: str,
+    **options: Mapping[str, Any],
 ) -> int:
     """Run a benchmark from the command line; return 1 if it missed a bound, else 0.
 
-    Parameters
-    ----------
-    name
-        Its name, as it stands in the document.
-    measure
-        What is run.
-    arguments
-        Those of the command line; None reads them.
-    parts
-        The names of its parts, of which ``--parts`` chooses some; `measure` receives these as
-        its argument `parts`. Empty if it is always measured as a whole.
-    paths
-        Further options, and what each is for. They are paths that `measure` takes by name,
-        None where nothing was given.
+    `options` are those that `measure` takes beside `short`, each with the arguments of
+    `argparse.ArgumentParser.add_argument`. It returns 2 if `measure` refuses what they ask for.
     """
     parser = argparse.ArgumentParser(prog=f"{name}.py")
     parser.add_argument("--json", type=Path, help="also write the figures there")
     parser.add_argument("--short", action="store_true", help="try it on something small")
-    for path, purpose in paths.items():
-        parser.add_argument(f"--{path}", type=Path, help=purpose)
-    if parts:
-        parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="only these")
-    options = parser.parse_args(arguments)
+    for option, details in options.items():
+        parser.add_argument(f"--{option}", **details)
+    given = vars(parser.parse_args(arguments))
     os.environ.setdefault(SWITCH, "off")  # what is measured has no check in it
-    before = os.getloadavg()[0]
-    given = [*paths, *(["parts"] if parts else [])]
-    figures = measure(options.short, **{name: getattr(options, name) for name in given})
-    more = {"machine": {**machine(), "load_before": before}}
-    return publish(name, figures, short=options.short, path=options.json, more=more)
-
-
-def publish(
-    name: str,
-    figures: list[Figure],
-    *,
-    short: bool,
-    path: Path | None,
-    more: Mapping[str, object],
-) -> int:
-    """Print the figures of a benchmark and write them; return 1 if one missed its bound, else 0.
-
-    Parameters
-    ----------
-    name
-        Of the benchmark.
-    figures
-        What was measured.
-    short
-        Whether it was a short version, which has no bounds but counts.
-    path
-        Where the document is written; nowhere if None.
-    more
-        What else it says.
-    """
-    if short:
+    before, path, is_short = os.getloadavg()[0], given.pop("json"), given["short"]
+    try:
+        figures = list(measure(**given))
+    except ConfigurationError as error:
+        sys.stderr.write(f"{name}.py: {error}\n")
+        return 2
+    if is_short:
         figures = [replace(figure, at_most=None) for figure in figures]
     Console().print(table(name, figures))
     if path is not None:
-        documents = [figure.to_json() for figure in figures]
-        document = {"benchmark": name, "short": short, "figures": documents, **more}
+        document = {
+            "benchmark": name,
+            "short": is_short,
+            "figures": [figure.to_json() for figure in figures],
+            "machine": {**machine(), "load_before": before},
+        }
         path.write_text(json.dumps(document, indent=2) + "\n")
     return int(any(figure.reached is False for figure in figures))
 

@@ -3,14 +3,13 @@
 The study is simulated on 512 workers, once without a database, which gives the cost of an event
 and the memory of a trial, and once with its log. Then the written study is read in every way, each
 in a process of its own, and goes on with a few more trials. A tenth of the study shows what grows
-faster than the study. A part is run live, on 64 workers in this process.
+faster than the study.
 
     python benchmarks/large.py --folder /tmp/large
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import resource
@@ -21,17 +20,14 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import Client
 from figures import Figure, main
-from interrupted import open_study, write_whole_study
 from spaces import all_different
 from threads import client_of_threads
-from trainers import Nothing
+from written import open_study, write_study
 
 import dasktune as dt
 from dasktune.cluster.local import LOCAL_SETTINGS
@@ -42,31 +38,22 @@ from dasktune.simulate import Simulation
 TRIALS, SHORT_TRIALS = 100_000, 200
 STEPS, REPORT_EVERY = 100, 10
 REPORTS = STEPS // REPORT_EVERY
-WORKERS, LIVE_WORKERS, SHORT_LIVE_WORKERS = 512, 64, 4
-LIVE_TRIALS, SHORT_LIVE_TRIALS = 5_000, 100
-LIVE_STEPS = 10
+WORKERS = 512
 MORE_TRIALS = 64
 """Trials that are added to a study that is opened again."""
 
-PARTS = ("simulated", "written", "live")
+PARTS = ("simulated", "written")
 EVENT_US, TRIAL_KB = 100.0, 3.0
 GROWTH = 15.0
 """Most CPU time of a study over that of a tenth of it."""
 
-LIVE_GROWTH = 1.5
 QUIET: Mapping[str, Any] = {"progress": False, "last_line": False, "check": False}
 CALL = "--call"
 
 
-class Quiet(Nothing):
-    """Trains nothing, in a thread of this process."""
-
-    requires_process = False
-
-
-def tuner_of(trials: int, steps: int = STEPS) -> dt.algos.Random:
+def tuner_of(trials: int) -> dt.algos.Random:
     """Return a tuner whose trials have nothing in common."""
-    return dt.algos.Random(all_different(), trials=trials, max_steps=steps)
+    return dt.algos.Random(all_different(), trials=trials, max_steps=STEPS)
 
 
 def measure(short: bool, folder: Path | None = None, parts: Sequence[str] = PARTS) -> list[Figure]:
@@ -83,9 +70,6 @@ def measure(short: bool, folder: Path | None = None, parts: Sequence[str] = PART
     finally:
         if folder is None:
             shutil.rmtree(place)
-    if "live" in parts:
-        live = SHORT_LIVE_TRIALS if short else LIVE_TRIALS
-        figures += _live(live, SHORT_LIVE_WORKERS if short else LIVE_WORKERS)
     return figures
 
 
@@ -174,14 +158,18 @@ def _simulated_study(trials: int) -> Simulation:
 
 def write(folder: Path, trials: int) -> None:
     """Simulate with the log and all rows written."""
-    write_whole_study(folder, tuner_of(trials), report_every=REPORT_EVERY, workers=WORKERS)
+    write_study(folder, tuner_of(trials), report_every=REPORT_EVERY, workers=WORKERS)
 
 
 def go_on(folder: Path, trials: int) -> None:
     """Open the study and train some more trials, on a copy of its database."""
-    with tempfile.TemporaryDirectory(dir=folder.parent) as copy, _workers(2) as client:
+    with (
+        tempfile.TemporaryDirectory(dir=folder.parent) as copy,
+        dask.config.set(LOCAL_SETTINGS),
+        client_of_threads(2) as client,
+    ):
         shutil.copytree(folder, copy, dirs_exist_ok=True)
-        study = open_study(Path(copy), step_seconds=0.0)
+        study = open_study(Path(copy))
         study.optimize(tuner_of(trials + MORE_TRIALS), client=client, **QUIET)
         study.close()
 
@@ -263,61 +251,16 @@ def _most_mebibytes() -> float:
     return max(resource.getrusage(each).ru_maxrss for each in whose) / 1024
 
 
-# ------------------------------------------------------------------------------------ live
-
-
-def _live(trials: int, workers: int) -> list[Figure]:
-    """Return the CPU time of a trial of a live study, and how it grows with the study."""
-    small, large = trials // 5, trials
-    with _workers(workers) as client:
-        cpu = {
-            size: _run(client, size) for size in (small // 10, small, large)
-        }  # the first warms up
-    note = f"{workers} workers, scheduler and driver in one process; {LIVE_STEPS} reports a trial"
-    name = f"of a live trial, {large:,} trials on {workers} workers"
-    growth = cpu[large] / cpu[small]
-    return [
-        Figure(name=f"CPU {name}", value=cpu[large] * 1e3, unit="ms", note=note),
-        Figure(
-            name=f"growth {name}",
-            value=growth,
-            unit="x",
-            at_most=LIVE_GROWTH,
-            note=f"{cpu[small] * 1e3:.2f} ms in a study of {small:,}",
-        ),
-    ]
-
-
-def _run(client: Client, trials: int) -> float:
-    """Run a study; return the CPU seconds of this process for each trial."""
-    with tempfile.TemporaryDirectory() as folder:
-        study = dt.create_study(
-            Quiet, name="live", storage=folder, metric="value", direction="minimize"
-        )
-        gc.collect()
-        began = time.process_time()
-        study.optimize(tuner_of(trials, LIVE_STEPS), client=client, **QUIET)
-        taken = time.process_time() - began
-        complete = sum(trial.steps == LIVE_STEPS for trial in study.results.records.values())
-        study.close()
-    if complete != trials:
-        raise RuntimeError(f"{trials} trials must be complete, got {complete}")
-    return taken / trials
-
-
-@contextmanager
-def _workers(count: int) -> Iterator[Client]:
-    with (
-        dask.config.set({**LOCAL_SETTINGS, "distributed.logging.distributed": "error"}),
-        client_of_threads(count) as client,
-    ):
-        yield client
-
-
 if __name__ == "__main__":
     if CALL in sys.argv:
         chosen, given, size = sys.argv[-3:]
         _call(chosen, Path(given), int(size))
     else:
-        place = "folder for the studies, which stay there"
-        sys.exit(main("large", measure, parts=PARTS, folder=place))
+        sys.exit(
+            main(
+                "large",
+                measure,
+                parts={"nargs": "+", "choices": PARTS, "default": PARTS, "help": "only these"},
+                folder={"type": Path, "help": "folder for the studies, which stay there"},
+            )
+        )

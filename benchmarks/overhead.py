@@ -23,135 +23,98 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from figures import Figure, main
-from pairs import Pair, Run, released
 
 WORKERS = 2
 IN_FLIGHT = 4
 """Trials that bare Dask has under way at a time, as dasktune sends two to each worker."""
 
-ROUNDS = 5
-SHORT_ROUNDS = 1
+ROUNDS, SHORT_ROUNDS = 5, 1
 CONTESTANT_OPTION = "--contestant"
-STEP_SECONDS, ASHA_STEP_SECONDS = 0.002, 0.005
+STEP_SECONDS = 0.005
 ETA = 4
 """Of ASHA, whose rungs go from 1 step to all."""
 
 SET_CHILD_SUBREAPER = 36
 """Of `prctl` of Linux."""
 
-RELEASED = Path(__file__).with_name("overhead.json")
-"""The figures of the last release; `--json` on its machine writes them anew."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Something that all contestants do.
-
-    Parameters
-    ----------
-    name
-        In words, with the number of trials in place of {trials}.
-    trials, short
-        Number of trials; and in a short version, None if that leaves it out.
-    steps
-        Of each trial.
-    over
-        For each baseline, the largest ratio of dasktune's wall time to its own; None if there is
-        no bound.
-    """
+    """Work of dasktune and of a baseline, with the largest ratio of their wall times."""
 
     name: str
     trials: int
-    short: int | None
     steps: int
-    over: Mapping[str, float | None]
+    most: float
+    baseline: str = "distributed"
 
 
 BASELINES = {
     "distributed": "bare Dask",
-    "distributed-tree": "a hand-made tree on Dask",
     "optuna-dask": "Optuna on Dask",
 }
 """Contestants next to which dasktune runs, in words."""
 
-
 WORKS = {
-    "few": Work(
-        name="{trials} no-op trials", trials=500, short=None, steps=1, over={"distributed": 1.4}
-    ),
-    "many": Work(
-        name="{trials} no-op trials", trials=2000, short=None, steps=1, over={"distributed": 1.4}
-    ),
-    "tree": Work(
-        name="{trials} schedules of 2 ms a step",
-        trials=144,
-        short=None,
-        steps=120,
-        over={"distributed": None, "distributed-tree": 1.0},
-    ),
-    "reports": Work(
-        name="{trials} trials of many reports",
-        trials=16,
-        short=None,
-        steps=1000,
-        over={"distributed": 1.5},
-    ),
+    "few": Work(name="500 no-op trials", trials=500, steps=1, most=1.4),
+    "many": Work(name="2000 no-op trials", trials=2000, steps=1, most=1.4),
+    "reports": Work(name="16 trials of many reports", trials=16, steps=1000, most=1.5),
     "asha": Work(
-        name="ASHA of {trials} trials of 5 ms a step",
+        name="ASHA of 256 trials of 5 ms a step",
         trials=256,
-        short=None,
         steps=64,
-        over={"optuna-dask": 0.5},
+        most=0.5,
+        baseline="optuna-dask",
     ),
-    "start": Work(
-        name="start to first step", trials=1, short=1, steps=1, over={"distributed": 1.3}
-    ),
+    "start": Work(name="start to first step", trials=1, steps=1, most=1.3),
 }
+SHORT_WORKS = ("start",)
 
-OTHERS_ONCE = "others"
-PARTS = (*WORKS, OTHERS_ONCE)
+Times = tuple[float, float]
+"""Wall and CPU seconds of a process."""
 
 
-def measure(short: bool, parts: Sequence[str] = PARTS) -> list[Figure]:
-    """Run dasktune and others in turns, then once every other tuner that is installed."""
-    figures = []
-    before = {} if short else released(RELEASED)
-    rounds = SHORT_ROUNDS if short else ROUNDS
-    for work, what in WORKS.items():
-        trials = what.short if short else what.trials
-        if trials is None or work not in parts:
-            continue
-        title = f"dasktune, {what.name.format(trials=trials)}, over"
-        for baseline, bound in what.over.items():
-            if _is_installed(baseline):
-                pair = Pair.of(_runs(baseline, work, trials, what.steps), rounds=rounds)
-                figures += pair.figures(f"{title} {BASELINES[baseline]}", bound, before)
-    for name in filter(_is_installed, OTHERS if OTHERS_ONCE in parts else ()):
-        trials = 20 if short else WORKS["few"].trials
-        seconds, cpu_seconds = _run(name, "few", trials, 1)
-        note = f"{seconds:.2f} s, CPU {cpu_seconds:.2f} s, once; {OTHERS[name]}"
-        figures.append(
-            Figure(name=f"{name}, {trials} no-op trials", value=seconds, unit="s", note=note)
+def measure(short: bool, parts: Sequence[str] = tuple(WORKS)) -> list[Figure]:
+    """Run dasktune and the baseline of each work in turns."""
+    return [
+        figure
+        for name in parts
+        if (name in SHORT_WORKS or not short) and _is_installed(WORKS[name].baseline)
+        for figure in _compared(name, SHORT_ROUNDS if short else ROUNDS)
+    ]
+
+
+def _compared(name: str, rounds: int) -> Iterator[Figure]:
+    """Yield the ratios of wall and CPU time; which one is first changes from round to round."""
+    work = WORKS[name]
+    contestants = (work.baseline, "dasktune")
+    taken: dict[str, list[Times]] = {contestant: [] for contestant in contestants}
+    for number in range(rounds):
+        for contestant in contestants if number % 2 == 0 else reversed(contestants):
+            taken[contestant].append(_run(contestant, name, work.trials, work.steps))
+    for index, kind, bound in ((0, "wall", work.most), (1, "CPU", None)):
+        plain, own = ([times[index] for times in taken[each]] for each in contestants)
+        ratios = sorted(ours / base for base, ours in zip(plain, own, strict=True))
+        yield Figure(
+            name=f"dasktune, {work.name}, over {BASELINES[work.baseline]}, {kind}",
+            value=median(ratios),
+            unit="x",
+            at_most=bound,
+            note=f"median of {rounds}, {ratios[0]:.2f} to {ratios[-1]:.2f}; "
+            f"{median(own):.2f} s and {median(plain):.2f} s",
         )
-    return figures
-
-
-def _runs(baseline: str, work: str, trials: int, steps: int) -> Run:
-    """Return a function that runs the baseline (True) or dasktune on a work."""
-    return lambda is_baseline: _run(baseline if is_baseline else "dasktune", work, trials, steps)
 
 
 def _is_installed(name: str) -> bool:
-    package = PACKAGES.get(name, name.partition("-")[0])
-    return importlib.util.find_spec(package) is not None
+    return name != "optuna-dask" or importlib.util.find_spec("optuna_integration") is not None
 
 
-def _run(name: str, work: str, trials: int, steps: int) -> tuple[float, float]:
+def _run(name: str, work: str, trials: int, steps: int) -> Times:
     """Return how long a contestant's process lives, or until its first step; and its CPU time."""
     _adopt_orphans()
     with tempfile.TemporaryDirectory() as folder:
@@ -238,60 +201,9 @@ def _trial(work: str, number: int, steps: int, folder: str) -> float:
     if work == "start":
         _note_first_step(folder)
     worker, value = get_worker(), 0.0
-    if work == "tree":
-        _segment(steps, None)
     for step in range(steps if work == "reports" else 1):
         worker.log_event("trials", {"trial": number, "step": step, "value": value})
     return value
-
-
-def _distributed_tree(work: str, trials: int, steps: int, folder: Path) -> int:
-    """Submit each shared segment once, with the segment before it as a dependency."""
-    with _bare_cluster(folder) as client:
-        leaves, futures = 0, dict[tuple[int, ...], Any]()
-        for path, length, is_leaf in _segments(_schedules(steps)):
-            before = futures.get(path[:-1])
-            futures[path] = client.submit(_segment, length, before, priority=-len(path), pure=False)
-            leaves += is_leaf
-        client.gather(list(futures.values()))
-        return leaves
-
-
-def _schedules(steps: int) -> list[list[tuple[object, ...]]]:
-    """Return the values of each trial of `hippo_144` at each step."""
-    from spaces import hippo_144
-
-    return [
-        [
-            tuple(sequence(step) for sequence in configuration.sequences.values())
-            for step in range(steps)
-        ]
-        for configuration in hippo_144().configurations()
-    ]
-
-
-def _segments(
-    schedules: Sequence[Sequence[object]], at: int = 0, path: tuple[int, ...] = ()
-) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """Yield the segments of a tree: place, length, and how many trials end with it."""
-    groups = groupby(sorted(schedules, key=lambda s: repr(s[at])), key=lambda s: repr(s[at]))
-    for number, (_, members) in enumerate(groups):
-        group = list(members)
-        until = at + 1
-        while until < len(group[0]) and len({repr(each[until]) for each in group}) == 1:
-            until += 1
-        here = (*path, number)
-        if until == len(group[0]):
-            yield here, until - at, len(group)
-        else:
-            yield here, until - at, 0
-            yield from _segments(group, until, here)
-
-
-def _segment(length: int, before: object) -> None:
-    """Sleep once for each step, as a trainer does: a sleep takes a little longer than asked."""
-    for _ in range(length):
-        time.sleep(STEP_SECONDS)
 
 
 def _note_first_step(folder: str) -> None:
@@ -302,8 +214,8 @@ def _note_first_step(folder: str) -> None:
 
 
 def _dasktune(work: str, trials: int, steps: int, folder: Path) -> int:
-    """Run a random search, whose trials have nothing in common, or the grid of schedules."""
-    from spaces import all_different, hippo_144
+    """Run a random search or ASHA, whose trials have nothing in common."""
+    from spaces import all_different
     from trainers import Counting, First, Nothing
 
     import dasktune as dt
@@ -311,11 +223,8 @@ def _dasktune(work: str, trials: int, steps: int, folder: Path) -> int:
     trainer: type[dt.Trainer] = Nothing
     config: Mapping[str, object] = {}
     tuner: dt.algos.Tuner = dt.algos.Random(all_different(), trials=trials, max_steps=steps)
-    if work == "tree":
+    if work == "asha":
         trainer, config = Counting, {"log": str(folder / "log"), "seconds": STEP_SECONDS}
-        tuner = dt.algos.Grid(hippo_144(), max_steps=steps)
-    elif work == "asha":
-        trainer, config = Counting, {"log": str(folder / "log"), "seconds": ASHA_STEP_SECONDS}
         tuner = dt.algos.ASHA(
             all_different(), trials=trials, max_steps=steps, min_steps=1, eta=ETA, brackets=[0]
         )
@@ -332,30 +241,13 @@ def _dasktune(work: str, trials: int, steps: int, folder: Path) -> int:
     study.optimize(tuner, workers=WORKERS, progress=True)
     if work == "asha":
         return len(study.trials)
-    # Nothing was saved by sharing but in the tree: the first step of any trial is another state.
-    if work != "tree" and study.summary()["steps_executed"] != trials * steps:
+    # Nothing was saved by sharing: the first step of any trial is another state.
+    if study.summary()["steps_executed"] != trials * steps:
         raise RuntimeError(f"every trial must be trained, got {study.summary()}")
     return sum(trial.state.value == "COMPLETE" for trial in study.trials)
 
 
-# ---------------------------------------------------------------------- other tuners
-
-
-def _optuna(trials: int, storage: str | None) -> int:
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(storage=storage, sampler=optuna.samplers.RandomSampler(seed=0))
-    study.optimize(lambda trial: trial.suggest_float("lr", 1e-5, 1.0, log=True), n_trials=trials)
-    return len(study.trials)
-
-
-def _optuna_in_memory(work: str, trials: int, steps: int, folder: Path) -> int:
-    return _optuna(trials, None)
-
-
-def _optuna_sqlite(work: str, trials: int, steps: int, folder: Path) -> int:
-    return _optuna(trials, f"sqlite:///{folder}/optuna.db")
+# ---------------------------------------------------------------------------- Optuna
 
 
 def _optuna_on_dask(work: str, trials: int, steps: int, folder: Path) -> int:
@@ -387,7 +279,7 @@ def _report_and_prune(steps: int, trial: Any) -> float:
     rate = trial.suggest_float("lr", 1e-5, 1.0, log=True)
     trial.suggest_categorical("batch_size", [64, 128])
     for step in range(1, steps + 1):
-        time.sleep(ASHA_STEP_SECONDS)
+        time.sleep(STEP_SECONDS)
         trial.report(rate * step, step)
         if trial.should_prune():
             raise optuna.TrialPruned
@@ -396,19 +288,8 @@ def _report_and_prune(steps: int, trial: Any) -> float:
 
 CONTESTANTS: dict[str, Callable[[str, int, int, Path], int]] = {
     "distributed": _distributed,
-    "distributed-tree": _distributed_tree,
     "dasktune": _dasktune,
-    "optuna-memory": _optuna_in_memory,
-    "optuna-sqlite": _optuna_sqlite,
     "optuna-dask": _optuna_on_dask,
-}
-
-PACKAGES = {"optuna-dask": "optuna_integration"}
-"""The package that a contestant imports, where its name does not begin with that."""
-
-OTHERS = {
-    "optuna-memory": "one process, nothing kept",
-    "optuna-sqlite": "one process, database, no checkpoints",
 }
 
 
@@ -419,4 +300,5 @@ if __name__ == "__main__":
         contestant = CONTESTANTS[order.pop("name")]
         print(contestant(**order, folder=Path(scratch)))
     else:
-        sys.exit(main("overhead", measure, parts=PARTS))
+        parts = {"nargs": "+", "choices": WORKS, "default": tuple(WORKS), "help": "only these"}
+        sys.exit(main("overhead", measure, parts=parts))

@@ -10,38 +10,30 @@ Next to `Mixture` stand the single rules that it could have followed. The publis
 seconds for a curve: it is asked about a few trials of each order (`--ensemble`), and compared on
 those.
 
-What the figures have seen: the network of the mixture was trained on curves of a prior alone
-(`train_predictor`). The constants of the mixture were chosen on studies that `--choosing` takes:
-schedules by the laws of that prior (`curve_studies`), and every other task of the sources that
-have several. Without it these tasks are left out. The forms of the rules were written earlier,
-with two of 25 studies of most sources in view.
+The network of the mixture was trained on curves of a prior alone (`train_predictor`). Its constants
+were chosen on every other task of the sources that have several; these tasks are left out.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
 import curve_families
-import curve_studies
 import numpy as np
 import recorded
-from figures import Figure, machine, publish
+from figures import Figure, main
 from numpy.typing import NDArray
 from recorded import RecordedCurve, RecordedSet
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
-from scores import Score
+from scores import crps
 
 from dasktune.algos.curves import (
     LEVELS,
@@ -58,7 +50,6 @@ from dasktune.algos.curves.curve import MOST_OTHERS, MOST_SIBLINGS, future_steps
 from dasktune.algos.curves.mixture import rules
 from dasktune.algos.curves.mixture.mixture import quantiles
 from dasktune.algos.curves.mixture.panel import Panel
-from dasktune.errors import ConfigurationError
 from dasktune.types import Step
 
 PARTS = (0.1, 0.2, 0.4)
@@ -68,8 +59,8 @@ TRIALS, SLOTS = 40, 8
 """Of a study."""
 
 ORDERS, SHORT_ORDERS = 25, 2
-CHOOSING = 1000
-"""The first order of those that constants were chosen on."""
+BAND = 0.8
+"""Share of the scores that the band should hold whose coverage is counted."""
 
 RESOLVED = 10
 """Coverage is counted from so many predictions on whose trials have ended, and before."""
@@ -78,13 +69,8 @@ ACTIVE = 100
 """Trials that run at the same time where CPU is measured."""
 
 MIXTURE, ENSEMBLE, NETWORK = "Mixture", "CurveEnsemble", "PriorFitted"
-COMPARED = (MIXTURE, NETWORK)
-"""Those that are no single rule."""
 AHEAD = ", drop ahead"
 """After the name of a source: only trials whose learning rate drops later."""
-
-WIDTH = 110
-"""Of the table, in characters."""
 
 MOST_RATIO, MOST_RATIO_AHEAD, OFF, LEAST_BEFORE, MOST_MS = 0.8, 0.9, 0.05, 0.75, 5.0
 """Bounds: of the CRPS over the best single rule's; of the coverage; of CPU for a prediction."""
@@ -95,18 +81,10 @@ DRAWS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A trial as it was known at some moment of a study, and what became of it.
+    """A trial as it was known at some moment of a study, and its last measurement.
 
-    Parameters
-    ----------
-    trial, curve, step, score
-        The trial, what was known of it, and its last measurement.
-    scale
-        The width of the metric's range.
-    resolved
-        How many earlier predictions were of trials that have ended.
-    drop_ahead
-        Whether its learning rate will drop.
+    `scale` is the width of the metric's range; so many earlier predictions were of trials that have
+    ended (`resolved`).
     """
 
     trial: int
@@ -220,13 +198,13 @@ def _shared(run: RecordedCurve, runs: Sequence[RecordedCurve]) -> list[Step]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """How good one prediction was, and what it took in seconds of CPU."""
+    """How good one prediction was, in parts of the metric's range."""
 
     source: str
     order: int
     predictor: str
-    score: Score
-    seconds: float
+    crps: float
+    is_covered: bool
     resolved: int
     drop_ahead: bool
 
@@ -234,29 +212,27 @@ class Answer:
 def answer(name: str, predictor: Predictor, source: str, order: int, asked: Asked) -> Answer:
     """Ask a predictor."""
     steps = future_steps(asked.curve.last_step, asked.step)
-    before = time.process_time()
     prediction = predictor.predict(asked.curve, steps, seed=asked.trial)
+    low, high = prediction.interval(BAND)[-1]
     return Answer(
         source=source,
         order=order,
         predictor=name,
-        score=Score.of(prediction, asked.score, scale=asked.scale),
-        seconds=time.process_time() - before,
+        crps=crps(prediction.scores[-1], asked.score) / asked.scale,
+        is_covered=low <= asked.score <= high,
         resolved=asked.resolved,
         drop_ahead=asked.drop_ahead,
     )
 
 
-def answers(
-    sets: Sequence[RecordedSet], orders: int, ensemble: int, *, seed: int = 0
-) -> Iterator[Answer]:
+def answers(sets: Sequence[RecordedSet], orders: int, ensemble: int) -> Iterator[Answer]:
     """Ask all predictors, and `ensemble` times in each order the published ensemble."""
     predictors = {**SINGLE, NETWORK: PriorFitted(), MIXTURE: Mixture()}
     for source in dict.fromkeys(each.source for each in sets):
         of_source = [each for each in sets if each.source == source]
         tasks = np.random.default_rng(0).permutation(len(of_source))
         for order in range(orders):
-            asked = list(study(of_source[tasks[order % len(tasks)]], seed + order))
+            asked = list(study(of_source[tasks[order % len(tasks)]], order))
             for each in asked:
                 for name, predictor in predictors.items():
                     yield answer(name, predictor, source, order, each)
@@ -270,87 +246,72 @@ def answers(
 # -------------------------------------------------------------------------- the figures
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """How good the predictions were on one source.
+def measure(
+    short: bool, data: Path, sources: Sequence[str], orders: int | None, ensemble: int
+) -> Iterator[Figure]:
+    """Yield the figures of each source, and the CPU time of a prediction."""
+    made_up = [each for each in sources if each.startswith("made")]
+    real = [each for each in sources if not each.startswith("made")]
+    sets: list[RecordedSet] = []
+    if real or not made_up:
+        sets += recorded.unseen(recorded.load(data, real))
+    if made_up or not real:
+        sets += curve_families.load(made_up)
+    every = list(answers(sets, orders or (SHORT_ORDERS if short else ORDERS), ensemble))
+    for source in dict.fromkeys(each.source for each in every):
+        of_source = [each for each in every if each.source == source]
+        yield from source_figures(source, of_source, MOST_RATIO)
+        ahead = [each for each in of_source if each.drop_ahead]
+        if ahead and len(ahead) < len(of_source):
+            yield from source_figures(source + AHEAD, ahead, MOST_RATIO_AHEAD)
+    yield Figure(
+        name=f"CPU of a prediction with {ACTIVE} active trials",
+        value=cpu(Mixture()),
+        unit="ms",
+        at_most=MOST_MS,
+    )
 
-    Parameters
-    ----------
-    source, predictions
-        Of what, and how many.
-    crps
-        Mean CRPS by predictor, in parts of the metric's range.
-    best
-        The best single rule.
-    ratio, low, high
-        The mixture's CRPS over that of the best single rule, with its interval.
-    before, after
-        How often the 80% band held the last score, before and after `RESOLVED` predictions had
-        been resolved; None where there was no prediction.
-    milliseconds
-        Mean CPU of a prediction of the mixture.
-    """
 
-    source: str
-    predictions: int
-    crps: dict[str, float]
-    best: str
-    ratio: float
-    low: float
-    high: float
-    before: float | None
-    after: float | None
-    milliseconds: float
-
-    @classmethod
-    def of(cls, source: str, found: Sequence[Answer]) -> Line:
-        """Return the line of some answers."""
-        orders = sorted({each.order for each in found})
-        names = list(dict.fromkeys(each.predictor for each in found))
-        sums = np.zeros((len(orders), len(names)))
-        for each in found:
-            sums[orders.index(each.order), names.index(each.predictor)] += each.score.crps
-        mixed = [each for each in found if each.predictor == MIXTURE]
-        others = [place for place, name in enumerate(names) if name not in COMPARED]
-        drawn = np.random.default_rng(0).integers(len(orders), size=(DRAWS, len(orders)))
-        low, high = np.quantile(_ratios(sums[drawn].sum(axis=1), names), (0.025, 0.975))
-        totals = sums.sum(axis=0)
-        best = min(others, key=lambda place: totals[place])
-        return cls(
-            source=source,
-            predictions=len(mixed),
-            crps=dict(zip(names, (totals / len(mixed)).tolist(), strict=True)),
-            best=names[best],
-            ratio=float(_ratios(totals[None], names)[0]),
-            low=float(low),
-            high=float(high),
-            before=_coverage(each for each in mixed if each.resolved < RESOLVED),
-            after=_coverage(each for each in mixed if each.resolved >= RESOLVED),
-            milliseconds=1000 * fmean(each.seconds for each in mixed),
+def source_figures(source: str, every: Sequence[Answer], most: float) -> Iterator[Figure]:
+    """Yield the CRPS over that of the best single rule, with its interval, and the coverage."""
+    orders = sorted({each.order for each in every})
+    names = list(dict.fromkeys(each.predictor for each in every))
+    sums = np.zeros((len(orders), len(names)))
+    for each in every:
+        sums[orders.index(each.order), names.index(each.predictor)] += each.crps
+    drawn = np.random.default_rng(0).integers(len(orders), size=(DRAWS, len(orders)))
+    low, high = np.quantile(_ratios(sums[drawn].sum(axis=1), names), (0.025, 0.975))
+    mixed = [each for each in every if each.predictor == MIXTURE]
+    means = dict(zip(names, sums.sum(axis=0) / len(mixed), strict=True))
+    yield Figure(
+        name=f"{source}: CRPS over that of the best single rule",
+        value=float(_ratios(sums.sum(axis=0)[None], names)[0]),
+        unit="x",
+        at_most=most,
+        note=f"{low:.2f} to {high:.2f}; {len(mixed)} predictions; CRPS "
+        + ", ".join(f"{name} {mean:.4f}" for name, mean in means.items()),
+    )
+    before = [each.is_covered for each in mixed if each.resolved < RESOLVED]
+    after = [each.is_covered for each in mixed if each.resolved >= RESOLVED]
+    if before:
+        yield Figure(
+            name=f"{source}: missed by the 80% band before {RESOLVED} resolved predictions",
+            value=round(1 - fmean(before), 6),
+            at_most=1 - LEAST_BEFORE,
+        )
+    if after:
+        yield Figure(
+            name=f"{source}: coverage of the 80% band, off 80%",
+            value=round(abs(fmean(after) - BAND), 6),
+            at_most=OFF,
+            note=f"{fmean(after):.1%} after {RESOLVED} resolved predictions",
         )
 
 
 def _ratios(sums: NDArray[np.float64], names: Sequence[str]) -> NDArray[np.float64]:
-    single = [place for place, name in enumerate(names) if name not in COMPARED]
+    single = [names.index(name) for name in SINGLE]
     ratios: NDArray[np.float64] = sums[:, names.index(MIXTURE)] / sums[:, single].min(axis=1)
     return ratios
-
-
-def _coverage(found: Iterable[Answer]) -> float | None:
-    covered = [each.score.covered for each in found]
-    return fmean(covered) if covered else None
-
-
-def lines(found: Sequence[Answer]) -> list[Line]:
-    """Return a line for each source, and where schedules drop also one for what is ahead."""
-    every = []
-    for source in dict.fromkeys(each.source for each in found):
-        of_source = [each for each in found if each.source == source]
-        every.append(Line.of(source, of_source))
-        ahead = [each for each in of_source if each.drop_ahead]
-        if ahead and len(ahead) < len(of_source):
-            every.append(Line.of(source + AHEAD, ahead))
-    return every
 
 
 def cpu(predictor: Predictor, trials: int = ACTIVE) -> float:
@@ -377,105 +338,14 @@ def cpu(predictor: Predictor, trials: int = ACTIVE) -> float:
     return float(np.median(spent))
 
 
-def figures(found: Iterable[Line], milliseconds: float) -> list[Figure]:
-    """Return the figures that have bounds."""
-    every = []
-    for line in found:
-        most = MOST_RATIO_AHEAD if line.source.endswith(AHEAD) else MOST_RATIO
-        every.append(
-            Figure(
-                name=f"{line.source}: CRPS over that of the best single rule",
-                value=line.ratio,
-                unit="x",
-                at_most=most,
-                note=f"{line.low:.2f} to {line.high:.2f}; {line.best}",
-            )
-        )
-        if line.source.endswith((AHEAD, ", few")):
-            continue
-        if line.after is not None:
-            every.append(
-                Figure(
-                    name=f"{line.source}: coverage of the 80% band, off 80%",
-                    value=round(abs(line.after - 0.8), 6),
-                    at_most=OFF,
-                    note=f"{line.after:.1%} after {RESOLVED} resolved predictions",
-                )
-            )
-        if line.before is not None:
-            every.append(
-                Figure(
-                    name=f"{line.source}: missed by the 80% band before",
-                    value=round(1 - line.before, 6),
-                    at_most=1 - LEAST_BEFORE,
-                    note=f"{line.before:.1%} held",
-                )
-            )
-    every.append(
-        Figure(
-            name=f"CPU of a prediction with {ACTIVE} active trials",
-            value=milliseconds,
-            unit="ms",
-            at_most=MOST_MS,
+if __name__ == "__main__":
+    sys.exit(
+        main(
+            "predictions",
+            measure,
+            data={"type": Path, "required": True, "help": "folder of recorded curves"},
+            sources={"nargs": "+", "default": (), "help": "only sources that begin so"},
+            orders={"type": int, "help": "studies of each source"},
+            ensemble={"type": int, "default": 0, "help": f"trials for {ENSEMBLE}, an order"},
         )
     )
-    return every
-
-
-def table(found: Sequence[Line]) -> Table:
-    """Return all lines as a table for a terminal."""
-    title = "CRPS of the last score, in parts of the metric's range"
-    made = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
-    made.add_column("source", no_wrap=True)
-    names = [*SINGLE, ENSEMBLE, NETWORK, MIXTURE]
-    for name in ("n", *names, "ratio", "95%", "before", "after", "ms"):
-        made.add_column(name, justify="right", no_wrap=True)
-    for line in found:
-        made.add_row(
-            line.source,
-            str(line.predictions),
-            *(f"{line.crps[name]:.4f}" if name in line.crps else "" for name in names),
-            f"{line.ratio:.2f}",
-            f"{line.low:.2f}-{line.high:.2f}",
-            "" if line.before is None else f"{line.before:.0%}",
-            "" if line.after is None else f"{line.after:.0%}",
-            f"{line.milliseconds:.1f}",
-        )
-    return made
-
-
-def main() -> int:
-    """Return 1 if a bound was missed, 2 if what was asked for is not there, else 0."""
-    parser = argparse.ArgumentParser(prog="predictions.py")
-    parser.add_argument("--data", type=Path, required=True, help="folder of recorded curves")
-    parser.add_argument("--sources", nargs="+", default=(), help="only sources that begin so")
-    parser.add_argument("--orders", type=int, help="studies of each source")
-    parser.add_argument("--ensemble", type=int, default=0, help=f"trials for {ENSEMBLE}, an order")
-    parser.add_argument("--choosing", action="store_true", help="the tasks that chose constants")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
-    parser.add_argument("--short", action="store_true", help="try it on something small")
-    options = parser.parse_args()
-    made_up = [each for each in options.sources if each.startswith("made")]
-    real = [each for each in options.sources if not each.startswith("made")]
-    sets: list[RecordedSet] = []
-    try:
-        if real or not made_up:
-            sets += recorded.part(recorded.load(options.data, real), choosing=options.choosing)
-        if options.choosing:
-            sets += curve_studies.load()
-        elif made_up or not real:
-            sets += curve_families.load(made_up)
-    except ConfigurationError as error:
-        sys.stderr.write(f"predictions.py: {error}\n")
-        return 2
-    orders = options.orders or (SHORT_ORDERS if options.short else ORDERS)
-    seed = CHOOSING if options.choosing else 0
-    measured = lines(list(answers(sets, orders, options.ensemble, seed=seed)))
-    Console(width=WIDTH).print(table(measured))
-    more = {"machine": machine(), "lines": [asdict(each) for each in measured]}
-    found = figures(measured, cpu(Mixture()))
-    return publish("predictions", found, short=options.short, path=options.json, more=more)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

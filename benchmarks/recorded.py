@@ -55,18 +55,8 @@ WORST = 2.0
 class RecordedCurve:
     """One run, from its start to its end.
 
-    Parameters
-    ----------
-    steps, scores
-        As in `Curve`; NaN is what was not finite.
-    max_steps
-        How far it was meant to be trained, at least to its last step.
-    rates, siblings
-        As in `Curve`; siblings are known to their ends.
-    configuration
-        Its hyper-parameters, as in `Trace`; empty if nobody noted them.
-    seconds
-        Time that had been spent on training at each of its steps; empty if nobody measured it.
+    `steps`, `scores`, `rates` and `siblings` are as in `Curve`, siblings known to their ends; NaN
+    is a score that was not finite. `seconds` had been spent on training at each of the steps.
     """
 
     steps: tuple[Step, ...]
@@ -80,29 +70,11 @@ class RecordedCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSet:
-    """The runs of one task.
+    """The runs of one task, with the range of their scores.
 
-    Parameters
-    ----------
-    name
-        Of the set.
-    source
-        How its file's name begins; sets of one source go into one line of a table.
-    task
-        What was trained. Who learns from curves leaves a whole task out, since variants and
-        repeats of it are alike.
-    curves
-        The runs; those with fewer than `FEWEST` measurements are left out.
-    metric
-        Its name.
-    maximize
-        Whether it was larger-is-better before it became a score.
-    low, high
-        The range of the scores.
-    target
-        The score at which its runs ended; None if they did not end early.
-    within
-        Seconds that they had for it.
+    Sets of one `source` go into one line of a table. Variants and repeats of a `task` are alike, so
+    the tasks that chose constants are left out whole. Runs that ended at a `target` had `within`
+    seconds for it.
     """
 
     name: str
@@ -123,20 +95,7 @@ class RecordedSet:
 
 
 def load(folder: Path, sources: Iterable[str] = ()) -> list[RecordedSet]:
-    """Return the sets in a folder.
-
-    Parameters
-    ----------
-    folder
-        Where the files are.
-    sources
-        How their files' names begin; all that `READERS` knows if there are none.
-
-    Raises
-    ------
-    ConfigurationError
-        If the folder has no such file.
-    """
+    """Return the sets in a folder, of the sources that begin so; of all of `READERS` if none."""
     every = (each for kind, path in files(folder, sources) for each in READERS[kind](path))
     sets = (
         replace(each, curves=tuple(run for run in each.curves if len(run.steps) >= FEWEST))
@@ -145,18 +104,18 @@ def load(folder: Path, sources: Iterable[str] = ()) -> list[RecordedSet]:
     return [each for each in sets if each.curves]
 
 
-def part(sets: Sequence[RecordedSet], *, choosing: bool) -> list[RecordedSet]:
-    """Return the sets of the tasks that constants were chosen on, or of all others.
+def unseen(sets: Sequence[RecordedSet]) -> list[RecordedSet]:
+    """Return the sets of the tasks that chose no constants of the package.
 
-    The tasks of a source take turns; a single one is among the others.
+    The tasks of a source take turns; a single one chose none.
     """
-    chosen: list[RecordedSet] = []
+    kept: list[RecordedSet] = []
     for source in dict.fromkeys(each.source for each in sets):
         of_source = [each for each in sets if each.source == source]
         tasks = sorted({each.task for each in of_source})
-        wanted = tasks[::2] if len(tasks) > 1 else []
-        chosen += [each for each in of_source if (each.task in wanted) is choosing]
-    return chosen
+        wanted = tasks[1::2] or tasks
+        kept += [each for each in of_source if each.task in wanted]
+    return kept
 
 
 def files(folder: Path, sources: Iterable[str] = ()) -> list[tuple[str, Path]]:

@@ -54,12 +54,7 @@ class Ran:
 class Place:
     """A folder with one store, where studies run one after the other.
 
-    Parameters
-    ----------
-    folder
-        Where it is.
-    client
-        Of the cluster that all run on; None starts one for each.
+    All run on the cluster of a client, or with None each on its own.
     """
 
     def __init__(self, folder: Path, client: Client | None) -> None:

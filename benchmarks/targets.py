@@ -21,7 +21,9 @@ import recorded
 from numpy.typing import NDArray
 from recorded import RecordedCurve, RecordedSet, shared_steps
 
+from dasktune.algos.samplers import GivenSource
 from dasktune.simulate import Trace
+from dasktune.space import Space
 from dasktune.types import Direction
 
 Array = NDArray[Any]
@@ -45,29 +47,12 @@ KILL = {"own": 0.15}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NamedTrace:
-    """A trace, and what is asked of it.
+    """A trace, whose one metric is `METRIC`, and the target that is asked of it.
 
-    Parameters
-    ----------
-    name
-        Of the task.
-    kind
-        ``rl`` for returns of agents, ``accuracy`` for all that gets better upwards beside
-        them, ``loss`` for what gets better downwards.
-    trace
-        Its one metric is `METRIC`.
-    direction
-        Of the metric.
-    low, high
-        Its range.
-    target
-        Enough.
-    soonest
-        Seconds until each configuration has reached it in a full run; infinite if it does not.
-    durations
-        Seconds that a full run of each configuration takes.
-    kill
-        The metric at least that anything has which learns; None if nobody knows.
+    Its kind is ``rl`` for returns of agents, ``accuracy`` for all others that get better upwards,
+    ``loss`` for what gets better downwards. `soonest` has the seconds until each configuration has
+    reached the target in a full run, infinite if it does not; `durations` those of full runs. A
+    trial below `kill` does not learn; None if nobody knows such a value.
     """
 
     name: str
@@ -179,3 +164,10 @@ def _timed(of: RecordedSet) -> tuple[Array, Array, Configurations]:
         np.full(len(rows), times[0]),
         [curve.configuration for curve in of.curves],
     )
+
+
+def shuffled(space: Space, seed: int) -> GivenSource:
+    """Return every point of a grid in random order: the same for all tuners with this seed."""
+    configurations = list(space.configurations())
+    order = np.random.default_rng(seed).permutation(len(configurations))
+    return GivenSource((configurations[at] for at in order), "shuffled")

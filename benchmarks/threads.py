@@ -17,8 +17,6 @@ def client_of_threads(workers: int) -> Iterator[Client]:
             n_workers=workers,
             threads_per_worker=1,
             memory_limit=0,
-            host="127.0.0.1",
-            protocol="tcp://",
             dashboard_address="127.0.0.1:0",
             worker_dashboard_address="127.0.0.1:0",
         ) as cluster,

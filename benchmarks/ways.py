@@ -16,8 +16,8 @@ from statistics import median
 from types import FrameType
 from typing import Any
 
-from distributed import Client, LocalCluster
 from figures import Figure, main
+from threads import client_of_threads
 from trainers import Nothing
 
 import dasktune as dt
@@ -71,13 +71,7 @@ def _trace(trials: int) -> list[Call]:
     space = dt.Space(lr=dt.Float(0.001, 1.0, log=True))
     with (
         tempfile.TemporaryDirectory() as folder,
-        LocalCluster(
-            processes=False,
-            n_workers=2,
-            threads_per_worker=1,
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster) as client,
+        client_of_threads(2) as client,
     ):
         study = dt.create_study(
             Nothing,

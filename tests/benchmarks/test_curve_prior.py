@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dasktune.algos.curves import PriorFitted
+from dasktune.algos.curves import PriorFitted, network
 from dasktune.algos.curves.network.prior_fitted import Weights
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+PACKAGE = Path(network.__file__).parent
 NAMES = ("curve_prior", "curve_questions", "train_predictor")
 
 
 @pytest.fixture(scope="module")
-def modules() -> Iterator[dict[str, ModuleType]]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FOLDER)
-        yield {name: importlib.import_module(name) for name in NAMES}
-    for name in NAMES:
-        sys.modules.pop(name, None)
+def modules(load: Any) -> dict[str, ModuleType]:
+    return {name: load(name) for name in NAMES}
 
 
 def test_drawn_scores_are_finite_and_within_their_bounds(modules: dict[str, ModuleType]) -> None:
@@ -79,7 +73,6 @@ def rng() -> np.random.Generator:
 
 
 def test_packaged_weights_name_the_code_of_the_prior(modules: dict[str, ModuleType]) -> None:
-    package = FOLDER.parent / "dasktune" / "algos" / "curves" / "network"
-    with np.load(package / "prior_fitted.npz", allow_pickle=False) as held:
+    with np.load(PACKAGE / "prior_fitted.npz", allow_pickle=False) as held:
         assert str(held["prior"]) == modules["train_predictor"].digest()
         assert int(held["seed"]) == 0

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from dasktune.graph.keys import root_key
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-MODULES = ("hardware", "figures")
 SPEEDS = {"k80": 1.0, "p100": 2.0, "v100": 3.0}
 
 
 @pytest.fixture
-def hardware(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Return the module of the benchmark, for one test only."""
-    monkeypatch.syspath_prepend(FOLDER)
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module("hardware")
-    for name in MODULES:
-        sys.modules.pop(name, None)
+def hardware(load: Any) -> Any:
+    return load("hardware")
 
 
 @pytest.fixture
@@ -62,17 +52,6 @@ def test_bound_of_two_models_is_that_of_a_hand(hardware: Any) -> None:
     assert hardware.bound(case, {"a": 100, "b": 0}) == pytest.approx(100 / (1 + 2 / 10))
 
 
-def test_vision_models_are_those_of_all_classes(hardware: Any, tmp_path: Path) -> None:
-    path = tmp_path / "timm.csv.gz"
-    lines = ["hardware,model,mode,samples_per_sec,img_size"]
-    for kind, speed in (("cpu_i9_10940x", 2), ("rtx3090", 40), ("rtx4090", 80)):
-        lines += [f"{kind},net,infer,{speed},224", f"{kind},net,train,1,224"]
-    lines += ["rtx3090,other,infer,9,224"]
-    path.write_bytes(gzip.compress("\n".join(lines).encode()))
-    expected = {"cpu_i9_10940x": 1200.0, "rtx3090": 60.0, "rtx4090": 30.0}
-    assert hardware.timm_times(path) == {"net@224": expected}
-
-
 def test_second_study_begins_with_the_speeds_of_the_first(hardware: Any) -> None:
     times = {"a": {"x": 1.0, "y": 10.0}, "b": {"x": 1.0, "y": 1.5}}
     case = hardware.Case(times=times, pool={"x": 1, "y": 1}, tuner="random", trials=20, seed=0)
@@ -84,15 +63,56 @@ def test_second_study_begins_with_the_speeds_of_the_first(hardware: Any) -> None
 
 
 @pytest.mark.process
-def test_short_version_needs_no_more_than_the_file(throughputs: Path, tmp_path: Path) -> None:
-    path = tmp_path / "figures.json"
-    command = [sys.executable, str(FOLDER / "hardware.py"), "--short", "--json", str(path)]
-    done = subprocess.run([*command, "--data", str(throughputs)], capture_output=True, timeout=250)
-    assert done.returncode == 0, done.stderr
-    figures = {each["name"]: each["value"] for each in json.loads(path.read_text())["figures"]}
+def test_rules_are_ordered_by_what_they_know(run: Any, throughputs: Path) -> None:
+    figures = run("hardware", "--data", str(throughputs))
     start = "makespan over the bound, random search of 7 families, "
-    assert 1 <= figures[f"{start}known"] < figures[f"{start}one class"]
-    assert figures[f"{start}learned"] < figures[f"{start}first come"]
-    assert 1 <= figures[f"{start}second study"] < figures[f"{start}one class"]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=250)
-    assert (refused.returncode, "--data must be the path" in refused.stderr) == (1, True)
+    ratios = {rule: figures[f"{start}{rule}"]["value"] for rule in ("first come", "learned")}
+    assert ratios["learned"] < ratios["first come"]
+    for rule in ("known", "second study"):
+        assert 1 <= figures[f"{start}{rule}"]["value"] < ratios["first come"]
+
+
+# -------------------------------------------------------------------------------- SHADHO
+
+
+@pytest.fixture
+def svc_times(load: Any) -> Any:
+    return load("svc_times")
+
+
+def test_measured_configuration_has_its_own_seconds(load: Any, svc_times: Any) -> None:
+    shadho = load("shadho")
+    assert list(shadho.WAVES.values()) == [3, 2, 1]
+    document = json.loads(svc_times.MEASURED.read_text())
+    assert len(document["rows"]) == sum(svc_times.KERNELS.values())
+    measured = shadho.Measured()
+    for row in document["rows"]:
+        scaled = row["seconds"] * 25 ** document["exponents"][row["kernel"]]
+        assert measured.seconds(row) == scaled
+
+
+def test_exponents_are_those_of_the_rows(svc_times: Any) -> None:
+    document = json.loads(svc_times.MEASURED.read_text())
+    assert svc_times.exponents(document["rows"]) == document["exponents"]
+    quadratic = [
+        {"kernel": kernel, "seconds": 4.0, "more_seconds": 25.0} for kernel in svc_times.KERNELS
+    ]
+    assert set(svc_times.exponents(quadratic).values()) == {2.0}
+
+
+def test_measurement_has_the_loss_of_its_digits(svc_times: Any) -> None:
+    digits = load_digits()
+    x, y = digits.data / 16.0, digits.target
+    images = len(x) - svc_times.JUDGED
+    row = svc_times.measure(x, y, {"kernel": "linear", "C": 1.0}, images)
+    assert row["seconds"] > 0
+    assert 0 <= row["loss"] <= 1
+    values = {"kernel": "poly", "C": 1.0, "gamma": 1e300, "r": 0.0, "degree": 15}
+    assert svc_times.measure(np.abs(x), y, values, images)["loss"] is None
+
+
+@pytest.mark.process
+def test_placement_gains_no_more_than_the_best_plan(run: Any) -> None:
+    figures = run("shadho")
+    gain = figures["tasks an hour over first come"]["value"]
+    assert 0.7 < gain <= figures["tasks an hour of the best plan over first come"]["value"] + 1e-9

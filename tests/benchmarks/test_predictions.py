@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dasktune.algos.curves import Mixture, Persistence
-from tests.forked import run_forked
-
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-MODULES = ("curve_families", "figures", "predictions", "recorded", "scores")
+from dasktune.errors import ConfigurationError
 
 
 @pytest.fixture
-def predictions(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.syspath_prepend(FOLDER)
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module("predictions")
-    for name in MODULES:
-        sys.modules.pop(name, None)
+def predictions(load: Any) -> ModuleType:
+    module: ModuleType = load("predictions")
+    return module
 
 
 def write_lines(folder: Path) -> None:
@@ -66,18 +56,20 @@ def test_made_drops_are_equal_up_to_where_they_part(predictions: ModuleType) -> 
     assert parted > 100
 
 
-def test_line_compares_with_the_best_single_rule(predictions: ModuleType, tmp_path: Path) -> None:
+def test_figure_compares_with_the_best_single_rule(predictions: ModuleType, tmp_path: Path) -> None:
     write_lines(tmp_path)
-    sets = predictions.recorded.load(tmp_path)
-    (line,) = predictions.lines(list(predictions.answers(sets, 2, 0)))
-    assert line.predictions == 72
-    assert line.best == min(predictions.SINGLE, key=line.crps.__getitem__)
-    assert line.ratio == pytest.approx(line.crps["Mixture"] / line.crps[line.best])
-    assert line.low <= line.ratio <= line.high
-    figures = predictions.figures([line], 4.0)
-    assert {figure.name for figure in figures if figure.value == 4.0} == {
-        "CPU of a prediction with 100 active trials"
+    every = list(predictions.answers(predictions.recorded.load(tmp_path), 2, 0))
+    first, *coverage = predictions.source_figures("own_mlp", every, 0.8)
+    means = {
+        name: np.mean([each.crps for each in every if each.predictor == name])
+        for name in ("Mixture", *predictions.SINGLE)
     }
+    mixture = means.pop("Mixture")
+    assert first.value == pytest.approx(mixture / min(means.values()))
+    low, _, high = first.note.split(";")[0].split()
+    assert float(low) <= round(first.value, 2) <= float(high)
+    assert "72 predictions" in first.note
+    assert all(0 <= figure.value <= 1 for figure in coverage)
 
 
 def test_single_rule_answers_by_the_last_score_alone(predictions: ModuleType) -> None:
@@ -90,14 +82,10 @@ def test_single_rule_answers_by_the_last_score_alone(predictions: ModuleType) ->
 
 
 @pytest.mark.process
-def test_command_prints_and_writes_the_figures(tmp_path: Path) -> None:
+def test_command_needs_curves_of_the_sources(run: Any, load: Any, tmp_path: Path) -> None:
     write_lines(tmp_path)
-    found = tmp_path / "found.json"
-    command = [sys.executable, str(FOLDER / "predictions.py"), "--data", str(tmp_path)]
-    options = ["--sources", "own_mlp", "--short", "--json", str(found)]
-    done = run_forked([*command, *options], text=True, timeout=100)
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    assert json.loads(found.read_text())["lines"][0]["source"] == "own_mlp"
-    done = run_forked([*command, "--sources", "taskset"], text=True)
-    assert done.returncode == 2
-    assert "begin with taskset" in done.stderr
+    figures = run("predictions", "--data", str(tmp_path), "--sources", "own_mlp")
+    assert "own_mlp: CRPS over that of the best single rule" in figures
+    options = {"short": True, "data": tmp_path, "orders": 1, "ensemble": 0}
+    with pytest.raises(ConfigurationError, match="begin with taskset"):
+        list(load("predictions").measure(sources=["taskset"], **options))

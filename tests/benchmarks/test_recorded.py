@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,28 +15,17 @@ import dasktune as dt
 from dasktune.errors import ConfigurationError
 from dasktune.types import Direction
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-MODULES = ("recorded", "targets")
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(FOLDER)
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module
-    for name in MODULES:
-        sys.modules.pop(name, None)
-
 
 @pytest.fixture
 def recorded(load: Any) -> ModuleType:
-    return load("recorded")
+    module: ModuleType = load("recorded")
+    return module
 
 
 @pytest.fixture
 def targets(load: Any) -> ModuleType:
-    return load("targets")
+    module: ModuleType = load("targets")
+    return module
 
 
 def packed(documents: list[dict[str, Any]]) -> np.ndarray:

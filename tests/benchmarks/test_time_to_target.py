@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import math
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dasktune.algos.curves import Curve, Persistence, Question
-
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-MODULES = ("figures", "given", "recorded", "targets", "time_to_target")
+from dasktune.errors import ConfigurationError
 
 
 @pytest.fixture
-def timing(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.syspath_prepend(FOLDER)
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module("time_to_target")
-    for name in MODULES:
-        sys.modules.pop(name, None)
+def timing(load: Any) -> ModuleType:
+    module: ModuleType = load("time_to_target")
+    return module
 
 
 @pytest.fixture
@@ -52,7 +42,7 @@ def test_orders_differ_in_what_is_tried_and_policies_do_not(
     assert len(set(first.numbers)) == 20
     registered = {
         name: [one.params["configuration"] for one in make(first).configurations]
-        for name, make in timing.POLICIES.items()
+        for name, make in timing.TUNERS.items()
     }
     assert set(map(tuple, registered.values())) == {tuple(first.numbers)}
 
@@ -97,7 +87,7 @@ def test_configuration_below_target_counts_with_all_its_time(
     monkeypatch.setattr(timing, "time_to", lambda *arguments: None)
     plan = timing.Plan(orders=3, slots=(4,), trials=10, policies=("Default",))
     (line,) = plan.lines(of)
-    assert (line.times, line.reached, line.spread) == ((1.0, 1.0, 1.0), 0, 0.0)
+    assert (line.times, line.reached) == ((1.0, 1.0, 1.0), 0)
 
 
 def test_a_prediction_is_computed_once(timing: ModuleType) -> None:
@@ -120,7 +110,7 @@ def test_a_prediction_is_computed_once(timing: ModuleType) -> None:
 
 def test_ratios_are_pops_times_over_others(timing: ModuleType) -> None:
     def line(policy: str, kind: str, *times: float) -> object:
-        more = {"task": f"{kind} x", "kind": kind, "share": 0.04, "slots": 4, "reached": 3}
+        more = {"task": f"{kind} x", "kind": kind, "slots": 4, "reached": 3}
         return timing.Line(policy=policy, times=times, **more)
 
     lines = [
@@ -133,18 +123,14 @@ def test_ratios_are_pops_times_over_others(timing: ModuleType) -> None:
     found = timing.ratios(lines)
     bandit = next(each for each in found if each.other.policy == "Bandit")
     assert (bandit.mean, bandit.median) == pytest.approx((0.5, 2 / 3))
-    assert (bandit.spread, bandit.quartiles) == pytest.approx((0.4, 0.4))
     figures = {one.name: one for one in timing.figures(found[:2])}
     assert figures["accuracy: POP's mean time to target over Bandit's"].reached is True
     assert figures["accuracy: POP's mean time to target over Default's"].reached is False
-    largest = figures["POP's median time to target over Default's, where it is largest"]
-    assert (largest.value, largest.reached) == (2.0, False)
-    assert found[2].spread == 1.0
 
 
 def test_interval_of_equal_ratios_is_their_value(timing: ModuleType) -> None:
     def line(task: str, policy: str, *times: float) -> object:
-        more = {"kind": "rl", "share": 0.04, "slots": 4, "reached": len(times)}
+        more = {"kind": "rl", "slots": 4, "reached": len(times)}
         return timing.Line(task=task, policy=policy, times=times, **more)
 
     lines = [
@@ -161,31 +147,21 @@ def test_interval_of_equal_ratios_is_their_value(timing: ModuleType) -> None:
     assert note.startswith("2.00 times as fast (2.00 to 2.00)")
 
 
-def test_rows_of_papers_are_figures_of_the_benchmark(timing: ModuleType) -> None:
-    papers = importlib.import_module("papers")
-    names = {
-        f"{kind}: POP's {of} time to target over {policy}'s" for kind, of, policy in timing.BOUNDS
-    }
-    assert {row.name for row in papers.WITH_DATA} <= names
+def test_options_for_the_papers_give_the_figures_of_hyperdrive(
+    load: Any, timing: ModuleType, folder: Path
+) -> None:
+    options = load("all").HYPERDRIVE
+    policies = options[options.index("--policies") + 1 : options.index("--orders")]
+    assert {policy for _, _, policy in timing.BOUNDS} - {"Default"} < set(policies)
+    with pytest.raises(ConfigurationError, match="begin with rl"):
+        timing.load(folder, ["rl"])
 
 
 @pytest.mark.process
-def test_it_runs_as_users_run_it(folder: Path, tmp_path: Path) -> None:
-    path = tmp_path / "figures.json"
-    command = [sys.executable, str(FOLDER / "time_to_target.py"), "--data", str(folder)]
-    options = ["--quick", "--orders", "2", "--trials", "20", "--json", str(path)]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    document = json.loads(path.read_text())
-    assert document["benchmark"] == "time_to_target"
-    assert [one["policy"] for one in document["lines"]] == [
-        "POP",
-        "Bandit",
-        "EarlyTerm",
-        "Default",
-        "Oracle",
-    ]
-    assert len({one["name"] for one in document["figures"]}) == len(document["figures"])
-    done = subprocess.run([*command, "--sources", "rl"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "begin with rl" in done.stderr
+def test_it_runs_as_users_run_it(run: Any, folder: Path) -> None:
+    figures = run("time_to_target", "--data", str(folder), "--orders", "2", forked=False)
+    lines = [name for name in figures if name.endswith("'s mean time to target")]
+    start = "lcbench one, 4 slots: "
+    policies = [name.removeprefix(start).removesuffix("'s mean time to target") for name in lines]
+    assert policies == ["POP", "Bandit", "EarlyTerm", "Default", "Oracle"]
+    assert "accuracy: POP's mean time to target over Bandit's" in figures
