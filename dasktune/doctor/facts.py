@@ -12,98 +12,55 @@ from dasktune.needs import NO_NEEDS, Needs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A process and its host, as the process sees them.
-
-    Parameters
-    ----------
-    host, process
-        The name of its host, and an identifier of the process.
-    python, packages
-        The version of Python, and of packages by name; None for a missing package.
-    cores
-        Numbers of the cores that it may use.
-    threads
-        The value of ``OMP_NUM_THREADS``; empty if it is not set.
-    memory_free
-        Free memory of the host, in bytes.
-    free
-        Free bytes by folder.
-    missing
-        Paths of the driver that this process does not see.
-    visible
-        The value of ``CUDA_VISIBLE_DEVICES``; None if it is not set.
-    gpus
-        GPUs of the host, from NVIDIA's driver.
-    """
+    """A process and its host, as the process sees them."""
 
     host: str
+    #: An identifier of the process.
     process: str
-    python: str
+    #: Versions by name; None for a missing package.
     packages: Mapping[str, str | None]
+    #: The numbers of the cores that it may use.
     cores: tuple[int, ...] = (0,)
+    #: The value of OMP_NUM_THREADS.
     threads: str = ""
+    #: Free bytes of memory, and of the disk by folder.
     memory_free: int = 2**40
     free: Mapping[str, int] = field(default_factory=dict)
+    #: Paths of the driver that this process does not see.
     missing: tuple[str, ...] = ()
+    #: The value of CUDA_VISIBLE_DEVICES; None if it is not set.
     visible: str | None = None
+    #: GPUs of the host, from NVIDIA's driver.
     gpus: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Role:
-    """A process as a worker or scheduler of Dask.
-
-    Parameters
-    ----------
-    listening
-        Addresses that it listens on; a dashboard as ``http://...``.
-    settings
-        Values of the scheduler by name; empty for a worker.
-    slots
-        Threads that run tasks.
-    resources
-        Its declared resources.
-    memory_limit
-        Bytes at which Dask ends the process; 0 for no limit.
-    is_daemon
-        Whether it cannot start child processes.
-    """
-
+    #: Addresses that a worker or scheduler listens on; a dashboard as ``http://...``.
     listening: tuple[str, ...] = ()
+    #: Values of the scheduler by name.
     settings: Mapping[str, float | None] = field(default_factory=dict)
+    #: Threads of a worker that run tasks, and its declared resources.
     slots: int = 1
     resources: Mapping[str, float] = field(default_factory=dict)
+    #: Bytes at which Dask ends the worker; 0 for no limit.
     memory_limit: int = 0
+    #: Whether it cannot start child processes.
     is_daemon: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """The offset of a clock from the driver's.
-
-    Parameters
-    ----------
-    seconds
-        Positive if the clock is ahead.
-    error
-        Largest error of `seconds`.
-    """
+    """The offset of a clock from the driver's in seconds, positive if it is ahead."""
 
     seconds: float
     error: float
 
+    @property
+    def least(self) -> float:
+        """The smallest possible difference in seconds."""
+        return abs(self.seconds) - self.error
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A GPU as torch sees it.
-
-    Parameters
-    ----------
-    name, uuid
-        Its model and its identifier.
-    nbytes, free
-        Its memory, and the free part of it.
-    """
+    """A GPU as torch sees it, with its memory and the free part of that in bytes."""
 
     name: str
     uuid: str
@@ -115,14 +72,8 @@ class Device:
 class Torch:
     """Facts from torch, in a new process with a worker's environment.
 
-    Parameters
-    ----------
-    cuda
-        The version of CUDA that torch was built with; None for a build without CUDA.
-    devices
-        The visible GPUs; the trainer uses the first.
-    problem
-        Why torch cannot use them; empty if it can.
+    `cuda` is None for a build without CUDA; the trainer uses the first of the `devices`;
+    `problem` is the reason why torch cannot use them.
     """
 
     cuda: str | None
@@ -132,204 +83,102 @@ class Torch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUse:
-    """The outcome of one process's use of the store.
+    """The outcome of one process's use of the store."""
 
-    Parameters
-    ----------
-    failed, reason
-        The operation that failed, and the reason; empty after success.
-    sees, is_seen
-        Whether the process reads the driver's file, and the driver reads the process's file.
-    refuses
-        Whether the store refuses to create an existing file.
-    lists
-        Whether a listing shows the written file.
-    removes
-        Whether a removed file is gone.
-    conditional
-        Whether the store removes a file only if it has not changed, with one request.
-    won
-        Whether the process created the file that all processes try to create.
-    seconds
-        To write and read a small file.
-    made
-        The local folders that did not exist before, deepest first.
-    """
-
+    #: The operation that failed, and the reason; empty after success.
     failed: str = ""
     reason: str = ""
+    #: Whether the process reads the driver's file, and the driver reads the process's file.
     sees: bool = True
     is_seen: bool = True
-    refuses: bool = True
-    lists: bool = True
-    removes: bool = True
-    conditional: bool = False
-    won: bool = False
-    seconds: float = 0.0
-    made: tuple[str, ...] = ()
+    #: Whether the process created the file that the driver had created.
+    overwrites: bool = False
+    #: Bytes per second.
+    write: float = 0.0
+    read: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """The speed of a store for a large file, in bytes per second."""
-
-    write: float
-    read: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trip:
-    """The times of empty tasks on a worker.
-
-    Parameters
-    ----------
-    seconds
-        From the driver's call until the driver has the answer.
-    gap
-        Seconds between two tasks that waited on the worker.
-    """
-
-    seconds: float
-    gap: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WorkerFacts:
-    """Facts on one worker; None stands for a missing answer.
-
-    Parameters
-    ----------
-    address
-        The worker's address.
-    unanswered
-        The reasons of failed calls, by check.
-    opened
-        Why the worker cannot open the trainer; empty if it can.
-    differing
-        The parts of the trainer's fingerprint that differ on the worker, in words.
-    kind, tags
-        The worker's compute class, and its tags; None and none if unknown.
-    device, has_mps
-        The device that it shares with others by measurement, empty if none, and whether NVIDIA's
-        multi-process service runs there.
-    """
+    """Facts on one worker, filled as its answers come; None stands for a missing answer."""
 
     address: str
-    unanswered: Mapping[str, str] = field(default_factory=dict)
+    #: The reasons of failed calls, by check.
+    unanswered: dict[str, str] = field(default_factory=dict)
     look: Look | None = None
-    role: Role | None = None
     offset: Offset | None = None
+    #: Why the worker cannot open the trainer; empty if it can.
     opened: str | None = None
+    #: The parts of the trainer's fingerprint that differ on the worker, in words.
     differing: tuple[str, ...] = ()
     torch: Torch | None = None
     use: StoreUse | None = None
-    speed: Speed | None = None
-    trip: Trip | None = None
+    #: The compute class and the tags.
     kind: str | None = None
     tags: tuple[str, ...] = ()
+    #: The device that it shares with others by measurement, and whether NVIDIA's MPS runs there.
     device: str = ""
     has_mps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """Facts on the store, without those of workers.
-
-    Parameters
-    ----------
-    url
-        Its URL, without secrets.
-    use
-        What came of the driver's use of it.
-    alone
-        Speed for one worker alone; None with fewer than 2 workers.
-    offset
-        The offset of its clock; None if unknown.
-    left
-        The folder that could not be removed; empty after success.
-    """
+    """Facts on the store, without those of workers; its URL is without secrets."""
 
     url: str
+    #: The outcome of the driver's use.
     use: StoreUse
-    alone: Speed | None = None
+    #: The offset of its clock; None if unknown.
     offset: Offset | None = None
-    left: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseFacts:
-    """Facts on the database.
-
-    Parameters
-    ----------
-    name
-        The file or URL, without a password.
-    problem
-        Why the driver cannot use it; empty if it can.
-    seconds
-        The time of one transaction.
-    network
-        The kind of network file system of its file; None for a local disk.
-    """
+    """Facts on the database; its name is without a password."""
 
     name: str
+    #: Why the driver cannot use it; empty if it can.
     problem: str = ""
+    #: The time of one transaction.
     seconds: float = 0.0
+    #: The kind of network file system of its file; None for a local disk.
     network: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerFacts:
-    """Facts on the trainer that the driver knows.
-
-    Parameters
-    ----------
-    name
-        The name of its class.
-    needs
-        The needs of every stage.
-    tried
-        The needs that the study's function gives its configurations; None without a function.
-    threads
-        The number of threads that it declares; None without a declaration.
-    checked
-        Whether `check_resume` found that it resumes exactly; None if it was never checked.
-    """
+    """Facts on the trainer that the driver knows."""
 
     name: str
+    #: The needs of every stage.
     needs: Needs = NO_NEEDS
+    #: The needs that the study's function gives its configurations; None without a function.
     tried: TriedNeeds | None = None
+    #: The number of threads that it declares.
     threads: int | None = None
+    #: Whether `check_resume` found that it resumes exactly; None if it was never checked.
     checked: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All collected facts.
-
-    Parameters
-    ----------
-    trainer, driver, store, database
-        Facts on the study and on the driver.
-    scheduler, scheduler_role
-        Facts on the scheduler; None if it did not answer.
-    absent
-        Why workers are missing; empty if all are there.
-    pools
-        The pools of a cluster that starts its workers itself.
-    workers
-        Facts on each worker.
-    limit
-        Time limit of each check on each worker, in seconds.
-    """
+    """All collected facts."""
 
     trainer: TrainerFacts
     driver: Look
     store: StoreFacts
     database: DatabaseFacts
+    #: None if it did not answer.
     scheduler: Look | None
-    scheduler_role: Role | None
+    #: Why workers are missing; empty if all are there.
     absent: str = ""
+    #: The pools of a cluster that starts its workers itself.
     pools: tuple[PoolStatus, ...] = ()
     workers: tuple[WorkerFacts, ...] = ()
+    #: Time limit of each check on each worker, in seconds.
     limit: float = 30.0
+
+    @property
+    def looks(self) -> list[tuple[WorkerFacts, Look]]:
+        """The workers that have answered."""
+        return [(worker, worker.look) for worker in self.workers if worker.look is not None]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
+from dasktune.doctor.facts import WorkerFacts
 from dasktune.words import counted
 
 LINE = 100
@@ -52,7 +53,7 @@ class Finding:
         Addresses of the workers concerned; empty for a finding that concerns no worker.
     """
 
-    group: str
+    group: str = ""
     check: str
     status: Status
     found: str
@@ -60,42 +61,26 @@ class Finding:
     workers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Makes the findings of one group of checks.
+def ok(check: str, found: str, *workers: WorkerFacts) -> Finding:
+    """Return a finding that all is well."""
+    return _finding(Status.OK, check, found, "", workers)
 
-    Parameters
-    ----------
-    name
-        The group's name.
-    """
 
-    name: str
+def warning(check: str, found: str, mend: str, *workers: WorkerFacts) -> Finding:
+    """Return a finding that may do harm."""
+    return _finding(Status.WARNING, check, found, mend, workers)
 
-    def ok(self, check: str, found: str, workers: Iterable[str] = ()) -> Finding:
-        """Return a finding that all is well."""
-        return self.finding(Status.OK, check, found, "", workers)
 
-    def warning(self, check: str, found: str, mend: str, workers: Iterable[str] = ()) -> Finding:
-        """Return a finding that may do harm."""
-        return self.finding(Status.WARNING, check, found, mend, workers)
+def problem(check: str, found: str, mend: str, *workers: WorkerFacts) -> Finding:
+    """Return a finding with which a run fails or has wrong results."""
+    return _finding(Status.PROBLEM, check, found, mend, workers)
 
-    def problem(self, check: str, found: str, mend: str, workers: Iterable[str] = ()) -> Finding:
-        """Return a finding with which a run fails or has wrong results."""
-        return self.finding(Status.PROBLEM, check, found, mend, workers)
 
-    def finding(
-        self, status: Status, check: str, found: str, mend: str, workers: Iterable[str] = ()
-    ) -> Finding:
-        """Return a finding with a status."""
-        return Finding(
-            group=self.name,
-            check=check,
-            status=status,
-            found=found,
-            mend=mend,
-            workers=tuple(workers),
-        )
+def _finding(
+    status: Status, check: str, found: str, mend: str, workers: Iterable[WorkerFacts]
+) -> Finding:
+    addresses = tuple(worker.address for worker in workers)
+    return Finding(check=check, status=status, found=found, mend=mend, workers=addresses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,14 +138,8 @@ class Diagnosis:
             yield _wrapped(head, finding.found + self._whose(finding.workers))
             if finding.mend:
                 yield _wrapped(f"{'':<{len(head)}}-> ", finding.mend)
-        problems, warnings = (
-            counted(number, noun) if number else f"no {noun}s"
-            for number, noun in (
-                (len(self.of(Status.PROBLEM)), "problem"),
-                (len(self.of(Status.WARNING)), "warning"),
-            )
-        )
-        yield f"\n{problems}, {warnings}"
+        problems, warnings = len(self.of(Status.PROBLEM)), len(self.of(Status.WARNING))
+        yield f"\n{_number_of(problems, 'problem')}, {_number_of(warnings, 'warning')}"
 
     def _whose(self, workers: Sequence[str]) -> str:
         """Return the workers of a finding, in words."""
@@ -173,14 +152,17 @@ class Diagnosis:
         return f": {len(workers)} of {self.workers} workers, {named}{more}"
 
 
+def _number_of(amount: int, noun: str) -> str:
+    return counted(amount, noun) if amount else f"no {noun}s"
+
+
 def _wrapped(head: str, text: str) -> str:
     """Return a text after its head, its further lines indented alike."""
-    blank, width = " " * len(head), max(LINE, len(head) + 40)
     return textwrap.fill(
         text,
-        width,
+        max(LINE, len(head) + 40),
         initial_indent=head,
-        subsequent_indent=blank,
+        subsequent_indent=" " * len(head),
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from dasktune.doctor.facts import Facts, Look, Offset, Role, StoreUse, WorkerFacts
-from dasktune.doctor.findings import Finding, Group, Status
+from dasktune.doctor.facts import Facts, Look, Offset, StoreUse, Torch, WorkerFacts
+from dasktune.doctor.findings import Finding, ok, problem, warning
 from dasktune.doctor.needs import TriedNeeds
 from dasktune.engine.timeouts import LEASE_SECONDS, RENEW_SECONDS
 from dasktune.needs import Offer, unmet_text
 from dasktune.words import counted
-
-STORAGE = Group("storage")
-
-MOST_UNMET = 5
-"""Needs of configurations that no worker meets of which each has a finding."""
-
-SLOW_SECONDS = 1.0
-"""Limit for writing and reading a small file, in seconds."""
 
 SLOW_BYTES = 5e6
 """Bytes per second; with a slower store training waits for checkpoints."""
@@ -28,228 +20,6 @@ SLOW_COMMIT = 0.5
 
 LITTLE, TOO_LITTLE = 2 * 2**30, 100 * 2**20
 """Free bytes of a disk that is nearly full, and of a full one."""
-
-SHARED = (
-    "the storage must be one place that the driver and all workers see: a folder of a shared "
-    "file system, or a bucket such as s3://bucket/path"
-)
-
-
-def store(facts: Facts) -> Iterator[Finding]:
-    """Find processes that cannot use the store, or see another one."""
-    driver = facts.store.use
-    problems = list(_use_findings(facts, driver, (), "the driver"))
-    for worker in facts.workers:
-        if worker.use is not None:
-            problems += _use_findings(facts, worker.use, (worker.address,), "a worker")
-    problems += _memory_findings(facts)
-    if not problems:
-        problems += _race_findings(facts)
-    yield from problems
-    visited = [each for each in facts.workers if _is_fine(each.use)]
-    if visited and not driver.failed:
-        taken = [driver, *(each.use for each in visited if each.use is not None)]
-        yield STORAGE.ok(
-            "store",
-            found=f"{facts.store.url}: written, read, listed and removed, "
-            f"{_times(each.seconds for each in taken)} for a small file; {_removal(driver)}",
-            workers=tuple(each.address for each in visited),
-        )
-    elif not driver.failed and not facts.workers:
-        yield STORAGE.ok("store", f"{facts.store.url}: the driver can use it; {_removal(driver)}")
-
-
-def speed(facts: Facts) -> Iterator[Finding]:
-    """Find a slow store, by its speed for all workers at once and for one alone."""
-    measured = [each for each in facts.workers if each.speed is not None]
-    speeds = [each.speed for each in facts.workers if each.speed is not None]
-    if not speeds:
-        return
-    slowest = min(min(each.write, each.read) for each in speeds)
-    alone = facts.store.alone
-    beside = "" if alone is None else f"; one alone {_rate(alone.write)} and {_rate(alone.read)}"
-    words = (
-        f"a worker writes {_rates(each.write for each in speeds)} and reads "
-        f"{_rates(each.read for each in speeds)}{beside}"
-    )
-    is_slow = slowest < SLOW_BYTES
-    yield STORAGE.finding(
-        Status.WARNING if is_slow else Status.OK,
-        "speed",
-        found=words,
-        mend="use a store that is nearer to the workers, or save less often (checkpoint_every)"
-        if is_slow
-        else "",
-        workers=tuple(each.address for each in measured),
-    )
-
-
-def leftovers(facts: Facts) -> Iterator[Finding]:
-    """Find files that could not be removed from the store."""
-    if facts.store.left:
-        yield STORAGE.problem(
-            "removal",
-            found=f"{facts.store.left} could not be removed again from {facts.store.url}",
-            mend="allow the driver to list and remove there, and remove it by hand",
-        )
-
-
-def database(facts: Facts) -> Iterator[Finding]:
-    """Find a database that the driver cannot use, or a slow one."""
-    known = facts.database
-    if known.problem:
-        yield STORAGE.problem(
-            "database",
-            found=known.problem,
-            mend="make it reachable and writable from the host of the driver, or name another "
-            "with database=",
-        )
-        return
-    if known.network is not None:
-        yield STORAGE.warning(
-            "database",
-            found=f"{known.name} is on a network file system ({known.network}), where SQLite's "
-            "locks do not hold",
-            mend="give a file on a local disk, database='/local/x.db', or PostgreSQL",
-        )
-    is_slow = known.seconds > SLOW_COMMIT
-    yield STORAGE.finding(
-        Status.WARNING if is_slow else Status.OK,
-        "database",
-        found=f"{known.name}: {_time(known.seconds)} for a transaction",
-        mend="use a disk or server that is faster, or nearer to the driver" if is_slow else "",
-    )
-
-
-def disks(facts: Facts) -> Iterator[Finding]:
-    """Find disks that are nearly full."""
-    least: float | None = None
-    for worker in facts.workers:
-        for folder, free in worker.look.free.items() if worker.look is not None else ():
-            least = free if least is None else min(least, free)
-            if free < LITTLE:
-                yield STORAGE.finding(
-                    Status.PROBLEM if free < TOO_LITTLE else Status.WARNING,
-                    "disk",
-                    found=f"{folder} has {free / 2**30:.2f} GiB left",
-                    mend="make room there, or let temporary files go elsewhere (TMPDIR, "
-                    "--local-directory)",
-                    workers=(worker.address,),
-                )
-    if least is not None and least >= LITTLE:
-        yield STORAGE.ok(
-            "disk",
-            found=f"at least {least / 2**30:.0f} GiB left for temporary files",
-            workers=_addresses(facts.workers),
-        )
-
-
-def _use_findings(
-    facts: Facts, use: StoreUse, workers: tuple[str, ...], who: str
-) -> Iterator[Finding]:
-    """Yield the problems of one process with the store."""
-    url = facts.store.url
-    if use.failed:
-        yield STORAGE.problem(
-            "store",
-            f"{who} cannot {use.failed} in {url}: {use.reason}",
-            "give it access to the storage: folder and permissions, or credentials and bucket",
-            workers,
-        )
-        return
-    if workers and not (use.sees and use.is_seen):
-        yield STORAGE.problem("store", f"{url} is another place there than here", SHARED, workers)
-    wrong = [
-        words
-        for is_right, words in (
-            (use.refuses, "creates a file that exists a second time"),
-            (use.lists, "does not list what was written"),
-            (use.removes, "keeps what was removed"),
-        )
-        if not is_right
-    ]
-    for words in wrong:
-        yield STORAGE.problem(
-            "store",
-            f"{url} {words}",
-            "use another store: this one cannot tell who was first, or shows what is old",
-            workers,
-        )
-
-
-def _removal(use: StoreUse) -> str:
-    """Return how checkpoints are removed that another process may replace, in words."""
-    way = "by conditional requests" if use.conditional else "with a mark file"
-    return f"checkpoints are removed {way}"
-
-
-def _memory_findings(facts: Facts) -> Iterator[Finding]:
-    if not facts.store.url.startswith("memory://"):
-        return
-    others = [worker for worker in facts.workers if _is_apart(worker.look, facts.driver)]
-    if others:
-        yield STORAGE.problem(
-            "store",
-            f"{facts.store.url} is seen by one process only, and workers are others",
-            "use a folder or a bucket as storage, or LocalCluster(processes=False)",
-            tuple(worker.address for worker in others),
-        )
-
-
-def _race_findings(facts: Facts) -> Iterator[Finding]:
-    """Yield a problem if several processes created the same file."""
-    uses = [facts.store.use, *(each.use for each in facts.workers if each.use is not None)]
-    winners = sum(each.won for each in uses)
-    if winners > 1:
-        yield STORAGE.problem(
-            "store",
-            f"{facts.store.url} let {winners} processes create the same file",
-            "use another store: this one cannot tell who was first",
-            (),
-        )
-
-
-def _is_fine(use: StoreUse | None) -> bool:
-    return (
-        use is not None
-        and not use.failed
-        and all((use.sees, use.is_seen, use.refuses, use.lists, use.removes))
-    )
-
-
-def _is_apart(look: Look | None, driver: Look) -> bool:
-    return look is not None and look.process != driver.process
-
-
-def _addresses(workers: Iterable[WorkerFacts]) -> tuple[str, ...]:
-    return tuple(worker.address for worker in workers if worker.look is not None)
-
-
-def _times(seconds: Iterable[float]) -> str:
-    """Return the range of some times, in words."""
-    return _span(map(_time, sorted(seconds)))
-
-
-def _rates(rates: Iterable[float]) -> str:
-    return _span(map(_rate, sorted(rates)))
-
-
-def _span(words: Iterable[str]) -> str:
-    first, *_, last = [*words] * 2
-    return first if first == last else f"{first} to {last}"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def _rate(rate: float) -> str:
-    return f"{rate / 1e6:.3g} MB/s"
-
-
-# ---------------------------------------------------------------- clocks to GPUs
-
-MACHINES = Group("machines")
 
 AHEAD_SECONDS, FAR_SECONDS = 1.0, 30.0
 """Differences of clocks from which on logs mislead, and leases fail."""
@@ -263,266 +33,287 @@ LITTLE_MEMORY = 2**30
 FULL_GPU = 0.1
 """Share of a GPU's memory that must be free."""
 
+MORE_WORKERS = "start workers that have it (dask worker --resources, DASKTUNE_TAGS)"
+"""The remedy where no worker has the resources or tags that are needed."""
+
+
+def store(facts: Facts) -> Iterator[Finding]:
+    """Find processes that cannot use the store or see another one, and a slow store."""
+    url, driver = facts.store.url, facts.store.use
+    if driver.failed:
+        yield _failed_use(url, driver, "the driver")
+    apart = [each for each, look in facts.looks if look.process != facts.driver.process]
+    if url.startswith("memory://") and apart:
+        words = f"{url} is seen by one process only, and workers are others"
+        mend = "use a folder or a bucket as storage, or LocalCluster(processes=False)"
+        yield problem("store", words, mend, *apart)
+    fine: list[tuple[WorkerFacts, StoreUse]] = []
+    for worker in facts.workers:
+        use = worker.use
+        if use is None:
+            continue
+        if use.failed:
+            yield _failed_use(url, use, "a worker", worker)
+        elif not (use.sees and use.is_seen):
+            mend = (
+                "the storage must be one place that the driver and all workers see: a folder of a "
+                "shared file system, or a bucket such as s3://bucket/path"
+            )
+            yield problem("store", f"{url} is another place there than here", mend, worker)
+        elif use.overwrites:
+            words = f"{url} lets two processes create the same file"
+            mend = "use another store: this one cannot tell who was first"
+            yield problem("store", words, mend, worker)
+        else:
+            fine.append((worker, use))
+    if fine or not (facts.workers or driver.failed):
+        workers = (worker for worker, _ in fine)
+        yield ok("store", f"{url}: written, read and removed", *workers)
+    if fine:
+        yield _speed(fine)
+
+
+def _failed_use(url: str, use: StoreUse, who: str, *workers: WorkerFacts) -> Finding:
+    words = f"{who} cannot {use.failed} in {url}: {use.reason}"
+    mend = "give it access to the storage: folder and permissions, or credentials and bucket"
+    return problem("store", words, mend, *workers)
+
+
+def _speed(uses: Sequence[tuple[WorkerFacts, StoreUse]]) -> Finding:
+    write, read = min(use.write for _, use in uses), min(use.read for _, use in uses)
+    words = f"each worker writes {write / 1e6:.3g} MB/s and reads {read / 1e6:.3g} MB/s, or more"
+    workers = [worker for worker, _ in uses]
+    if min(write, read) >= SLOW_BYTES:
+        return ok("speed", words, *workers)
+    mend = "use a store that is nearer to the workers, or save less often (checkpoint_every)"
+    return warning("speed", words, mend, *workers)
+
+
+def database(facts: Facts) -> Iterator[Finding]:
+    """Find a database that the driver cannot use, or a slow one."""
+    known = facts.database
+    if known.problem:
+        mend = "make it reachable and writable for the driver, or name another with database="
+        yield problem("database", known.problem, mend)
+        return
+    if known.network is not None:
+        words = f"{known.name} is on a network file system ({known.network})"
+        mend = "give a file on a local disk, database='/local/x.db', or PostgreSQL"
+        yield warning("database", f"{words}, where SQLite's locks do not hold", mend)
+    words = f"{known.name}: {known.seconds:.3f} s for a transaction"
+    if known.seconds > SLOW_COMMIT:
+        mend = "use a disk or server that is faster, or nearer to the driver"
+        yield warning("database", words, mend)
+    else:
+        yield ok("database", words)
+
+
+def disks(facts: Facts) -> Iterator[Finding]:
+    """Find disks that are nearly full."""
+    for worker, look in facts.looks:
+        full = {folder: free for folder, free in look.free.items() if free < LITTLE}
+        for folder, free in full.items():
+            report = problem if free < TOO_LITTLE else warning
+            mend = (
+                "make room there, or let temporary files go elsewhere (TMPDIR, --local-directory)"
+            )
+            yield report("disk", f"{folder} has {_gib(free)} left", mend, worker)
+        if not full:
+            yield ok("disk", f"at least {_gib(LITTLE)} left for temporary files", worker)
+
 
 def clocks(facts: Facts) -> Iterator[Finding]:
     """Find clocks that differ from the driver's."""
-    known = [
-        (worker.address, worker.offset) for worker in facts.workers if worker.offset is not None
-    ]
-    wrong = {worker for worker, offset in known if _by(offset) > AHEAD_SECONDS}
-    for worker, offset in known:
-        if worker in wrong:
-            yield _clock(offset, "the clock there", (worker,))
-    if facts.store.offset is not None and _by(facts.store.offset) > AHEAD_SECONDS:
-        yield _clock(facts.store.offset, "the store's clock", ())
-    right = [(worker, offset) for worker, offset in known if worker not in wrong]
+    most, right = 0.0, []
+    for worker in facts.workers:
+        if worker.offset is None:
+            continue
+        if worker.offset.least > AHEAD_SECONDS:
+            yield _clock(worker.offset, "the clock there", worker)
+        else:
+            most = max(most, abs(worker.offset.seconds) + worker.offset.error)
+            right.append(worker)
+    if facts.store.offset is not None and facts.store.offset.least > AHEAD_SECONDS:
+        yield _clock(facts.store.offset, "the store's clock")
     if right:
-        most = max(abs(offset.seconds) + offset.error for _, offset in right)
-        yield MACHINES.ok(
-            "clock", f"within {most * 1e3:.0f} ms of the driver's", [worker for worker, _ in right]
-        )
+        yield ok("clock", f"within {most * 1e3:.0f} ms of the driver's", *right)
+
+
+def _clock(offset: Offset, whose: str, *workers: WorkerFacts) -> Finding:
+    way = "ahead of" if offset.seconds > 0 else "behind"
+    words = f"{whose} is {abs(offset.seconds):.1f} s {way} the driver's"
+    mend = "synchronise the clocks of all hosts (NTP, chrony)"
+    if offset.least <= FAR_SECONDS:
+        return warning("clock", f"{words}; times in logs mislead", mend, *workers)
+    why = (
+        f"leases end after {LEASE_SECONDS:.0f} s and are renewed every {RENEW_SECONDS:.0f} s: "
+        f"drivers whose clocks differ by {TOLERATED:.0f} s train the same steps twice"
+    )
+    return problem("clock", f"{words}; {why}", mend, *workers)
 
 
 def memory(facts: Facts) -> Iterator[Finding]:
     """Find hosts with little memory, and workers that Dask ends at a memory limit."""
-    good = []
-    for host, workers in _by_host(facts).items():
-        free = min(look.memory_free for _, look, _ in workers)
-        share = free / len(workers)
-        addresses = [address for address, _, _ in workers]
-        if share < LITTLE_MEMORY:
-            yield MACHINES.warning(
-                "memory",
-                f"{host} has {free / 2**30:.1f} GiB left for {counted(len(workers), 'worker')}",
-                "start fewer workers there, or end what else uses its memory",
-                addresses,
-            )
+    hosts: dict[str, list[tuple[WorkerFacts, Look]]] = defaultdict(list)
+    for worker, look in facts.looks:
+        hosts[look.host].append((worker, look))
+        if look.memory_limit:
+            words = f"Dask ends the worker if it uses more than {_gib(look.memory_limit)}"
+            mend = "start workers with --memory-limit 0, or be sure that the trainer needs less"
+            yield warning("memory", words, mend, worker)
+    for host, there in hosts.items():
+        workers = [worker for worker, _ in there]
+        free = min(look.memory_free for _, look in there)
+        if free < LITTLE_MEMORY * len(workers):
+            words = f"{host} has {_gib(free)} left for {counted(len(workers), 'worker')}"
+            mend = "start fewer workers there, or end what else uses its memory"
+            yield warning("memory", words, mend, *workers)
         else:
-            good += addresses
-    for address, _, role in _looked(facts):
-        if role.memory_limit:
-            yield MACHINES.warning(
-                "memory",
-                f"Dask ends the worker if it uses more than {role.memory_limit / 2**30:.1f} GiB",
-                "start workers with --memory-limit 0, or be sure that the trainer needs less",
-                [address],
-            )
-    if good:
-        yield MACHINES.ok("memory", f"at least {LITTLE_MEMORY / 2**30:.0f} GiB left for each", good)
+            yield ok("memory", f"at least {_gib(LITTLE_MEMORY)} left for each", *workers)
 
 
 def cores(facts: Facts) -> Iterator[Finding]:
     """Find hosts with more workers, or more threads, than cores."""
-    groups: dict[tuple[str, tuple[int, ...]], list[tuple[str, Look]]] = defaultdict(list)
-    for address, look, _ in _looked(facts):
-        groups[look.host, look.cores].append((address, look))
-    for (host, numbers), workers in groups.items():
-        addresses = [address for address, _ in workers]
-        threads = max(_threads(facts, look, len(numbers)) for _, look in workers)
-        words = f"{counted(len(workers), 'worker')} on {counted(len(numbers), 'core')} of {host}"
-        if len(workers) > len(numbers):
-            mend = f"start at most {counted(len(numbers), 'worker')} there"
-            yield MACHINES.warning("cores", words, mend, addresses)
-        elif len(workers) * threads > len(numbers):
-            mend = f"start them with OMP_NUM_THREADS={len(numbers) // len(workers)}"
-            text = f"{words}, each with {counted(threads, 'thread')}"
-            yield MACHINES.warning("cores", text, mend, addresses)
+    groups: dict[tuple[str, tuple[int, ...]], list[tuple[WorkerFacts, Look]]] = defaultdict(list)
+    for worker, look in facts.looks:
+        groups[look.host, look.cores].append((worker, look))
+    for (host, numbers), there in groups.items():
+        workers, number = [worker for worker, _ in there], len(numbers)
+        threads = max(_threads(facts, look) for _, look in there)
+        words = f"{counted(len(workers), 'worker')} on {counted(number, 'core')} of {host}"
+        words += f", each with {counted(threads, 'thread')}"
+        if len(workers) > number:
+            mend = f"start at most {counted(number, 'worker')} there"
+            yield warning("cores", words, mend, *workers)
+        elif len(workers) * threads > number:
+            mend = f"start them with OMP_NUM_THREADS={number // len(workers)}"
+            yield warning("cores", words, mend, *workers)
         else:
-            text = f"{words}, each with {counted(threads, 'thread')}"
-            yield MACHINES.ok("cores", text, addresses)
+            yield ok("cores", words, *workers)
 
 
-def classes(facts: Facts) -> Iterator[Finding]:
-    """Find the compute classes of the workers, and the tags of each."""
-    known = [worker for worker in facts.workers if worker.kind is not None]
-    by_class: dict[str, list[WorkerFacts]] = defaultdict(list)
-    for worker in known:
-        by_class[worker.kind or ""].append(worker)
-    for kind, workers in by_class.items():
-        tags = sorted({tag for worker in workers for tag in worker.tags})
-        words = f"{kind}; tags {', '.join(tags)}" if tags else kind
-        yield MACHINES.ok("class", words, [worker.address for worker in workers])
-
-
-def packing(facts: Facts) -> Iterator[Finding]:
-    """Find the devices on which several trials may train together, and whether MPS runs."""
-    by_device: dict[str, list[WorkerFacts]] = defaultdict(list)
-    for worker in facts.workers:
-        if worker.device:
-            by_device[worker.device].append(worker)
-    for device, workers in by_device.items():
-        words = f"up to {counted(len(workers), 'trial')} at a time on {device}, by measurement"
-        if any(worker.role and worker.role.resources.get("GPU") for worker in workers):
-            words += "; MPS runs" if workers[0].has_mps else "; MPS does not run: they take turns"
-        yield MACHINES.ok("packing", words, [worker.address for worker in workers])
-
-
-def gpus(facts: Facts) -> Iterator[Finding]:
-    """Find GPUs that cannot be used, stay unused or are shared without being declared."""
-    good: dict[str, list[str]] = defaultdict(list)
-    shared = dict(_sharing(facts))
-    for worker in facts.workers:
-        if worker.look is None or worker.role is None:
-            continue
-        problems = list(_gpu_findings(worker, worker.look, worker.role))
-        devices = () if worker.torch is None else worker.torch.devices
-        if worker.address in shared:
-            problems.append(shared[worker.address])
-        yield from problems
-        if not problems and devices:
-            memory = f"{devices[0].nbytes / 2**30:.0f} GiB"
-            cuda = "" if worker.torch is None else f", CUDA {worker.torch.cuda}"
-            good[f"{counted(len(devices), 'GPU')}, {devices[0].name}, {memory}{cuda}"].append(
-                worker.address
-            )
-    for words, addresses in good.items():
-        yield MACHINES.ok("GPU", words, addresses)
-    yield from _needs_findings(facts)
-
-
-def _gpu_findings(worker: WorkerFacts, look: Look, role: Role) -> Iterator[Finding]:
-    """Yield the problems with the GPUs of one worker."""
-    claims, torch, own = role.resources.get("GPU", 0) > 0, worker.torch, [worker.address]
-    devices = () if torch is None else torch.devices
-    if claims and torch is not None and not devices:
-        reason = torch.problem or "CUDA_VISIBLE_DEVICES, driver or torch say so"
-        words = f"the resource GPU is claimed, and torch sees none ({reason})"
-        yield MACHINES.problem(
-            "GPU", words, "start the worker where torch sees a GPU, or without", own
-        )
-    elif torch is not None and torch.problem:
-        yield MACHINES.problem("GPU", torch.problem, "mend the driver of the GPU, or torch", own)
-    if torch is not None and torch.cuda is None and look.gpus:
-        words = f"{_listed(look.gpus)} there, and torch is built without CUDA"
-        mend = "install a build of torch with CUDA on the workers"
-        yield MACHINES.warning("GPU", words, mend, own)
-    if devices and not claims:
-        yield MACHINES.warning(
-            "GPU",
-            f"{devices[0].name} is seen there, and would not be used",
-            "start the worker with --resources GPU=1, or dasktune with --gpus-per-worker 1",
-            own,
-        )
-    if devices and claims and devices[0].free < FULL_GPU * devices[0].nbytes:
-        words = f"{devices[0].name} has {devices[0].free / 2**30:.1f} GiB left"
-        yield MACHINES.warning("GPU", words, "end what else uses its memory", own)
-
-
-def _sharing(facts: Facts) -> Iterator[tuple[str, Finding]]:
-    """Yield a finding for each worker that shares a GPU without declaring it."""
-    on: dict[tuple[str, str], list[WorkerFacts]] = defaultdict(list)
-    for worker in facts.workers:
-        if worker.device:
-            continue  # of its workers only as many train as their memory has room for
-        if worker.torch is not None and worker.torch.devices and worker.look is not None:
-            on[worker.look.host, worker.torch.devices[0].uuid].append(worker)
-    for (host, _), workers in on.items():
-        claims = [_claim(worker) for worker in workers]
-        if len(workers) < 2 or not any(claims) or sum(claims) <= 1.001:
-            continue
-        words = f"{counted(len(workers), 'worker')} on one GPU of {host}, claimed {sum(claims):g}x"
-        mend = (
-            "give each its own with CUDA_VISIBLE_DEVICES (--gpus-per-worker 1), or a part of one "
-            "(--gpus-per-worker 0.5), or share it by measurement (--trials-per-gpu 2)"
-        )
-        for worker in workers:
-            yield worker.address, MACHINES.warning("GPU", words, mend, [worker.address])
-
-
-def _needs_findings(facts: Facts) -> Iterator[Finding]:
-    """Yield a problem if no worker has the resources that stages need."""
-    needs = facts.trainer.needs
-    offers = {
-        worker.address: Offer.of(worker.role.resources, worker.kind or "", worker.tags)
-        for worker in facts.workers
-        if worker.look is not None and worker.role is not None
-    }
-    if not offers:
-        return
-    if facts.trainer.tried is not None:
-        yield from _tried_findings(facts.trainer.tried, list(offers.values()))
-    if needs.are_none:
-        return
-    able = [address for address, offer in offers.items() if needs.fits(offer)]
-    if able:
-        yield MACHINES.ok("resources", f"{needs}, as stages need", able)
-    else:
-        words = f"stages need {needs}; {unmet_text(needs, offers.values())}"
-        mend = "start workers that have it (dask worker --resources, DASKTUNE_TAGS)"
-        yield MACHINES.problem("resources", words, mend, [])
-
-
-def _tried_findings(tried: TriedNeeds, offers: Sequence[Offer]) -> Iterator[Finding]:
-    """Yield problems for needs of configurations that no worker meets."""
-    if not tried.tried:
-        words = "needs come from a function, and no configuration is known to try it with"
-        mend = "check the study file with 'dasktune doctor', whose tuner has a space"
-        yield MACHINES.warning("needs", words, mend)
-        return
-    mend = "start workers that have it (dask worker --resources, DASKTUNE_TAGS)"
-    unmet = [(own, example) for own, example in tried.needs if not any(map(own.fits, offers))]
-    for own, example in unmet[:MOST_UNMET]:
-        words = f"{example}: {unmet_text(own, offers)} (tried: {tried.tried})"
-        yield MACHINES.problem("needs", words, mend)
-    if len(unmet) > MOST_UNMET:
-        words = f"{len(unmet) - MOST_UNMET:,} more kinds of needs that no worker meets"
-        yield MACHINES.problem("needs", words, mend)
-    for problem in tried.problems:
-        yield MACHINES.problem("needs", problem, "mend the function: such trials fail")
-    if not unmet and not tried.problems:
-        kinds = counted(len(tried.needs), "kind")
-        words = f"workers meet {kinds} of needs, of {tried.tried}"
-        yield MACHINES.ok("needs", words)
-
-
-def _claim(worker: WorkerFacts) -> float:
-    return 0.0 if worker.role is None else worker.role.resources.get("GPU", 0.0)
-
-
-def _threads(facts: Facts, look: Look, number: int) -> int:
+def _threads(facts: Facts, look: Look) -> int:
     """Return the number of threads of a stage: by default, torch and OpenMP use every core."""
     if facts.trainer.threads is not None:
         return facts.trainer.threads
     first = look.threads.partition(",")[0]
-    return int(first) if first.isdecimal() else number
+    return int(first) if first.isdecimal() else len(look.cores)
 
 
-def _by(offset: Offset) -> float:
-    """Return the smallest possible difference of a clock, in seconds."""
-    return abs(offset.seconds) - offset.error
-
-
-def _clock(offset: Offset, whose: str, workers: tuple[str, ...]) -> Finding:
-    is_far = _by(offset) > FAR_SECONDS
-    way = "ahead of" if offset.seconds > 0 else "behind"
-    why = (
-        f"leases end after {LEASE_SECONDS:.0f} s and are renewed every {RENEW_SECONDS:.0f} s: "
-        f"drivers whose clocks differ by {TOLERATED:.0f} s train the same steps twice"
-        if is_far
-        else "times in logs mislead"
-    )
-    return Finding(
-        group=MACHINES.name,
-        check="clock",
-        status=Status.PROBLEM if is_far else Status.WARNING,
-        found=f"{whose} is {abs(offset.seconds):.1f} s {way} the driver's; {why}",
-        mend="synchronise the clocks of all hosts (NTP, chrony)",
-        workers=workers,
-    )
-
-
-def _looked(facts: Facts) -> Iterator[tuple[str, Look, Role]]:
+def classes(facts: Facts) -> Iterator[Finding]:
+    """Find the compute classes and tags of workers, and the devices that trials may share."""
+    devices: dict[str, list[WorkerFacts]] = defaultdict(list)
     for worker in facts.workers:
-        if worker.look is not None and worker.role is not None:
-            yield worker.address, worker.look, worker.role
+        if worker.kind is not None:
+            tags = f"; tags {', '.join(worker.tags)}" if worker.tags else ""
+            yield ok("class", f"{worker.kind}{tags}", worker)
+        if worker.device:
+            devices[worker.device].append(worker)
+    for device, workers in devices.items():
+        words = f"up to {counted(len(workers), 'trial')} at a time on {device}, by measurement"
+        if any(worker.look and worker.look.resources.get("GPU") for worker in workers):
+            words += "; MPS runs" if workers[0].has_mps else "; MPS does not run: they take turns"
+        yield ok("packing", words, *workers)
 
 
-def _by_host(facts: Facts) -> dict[str, list[tuple[str, Look, Role]]]:
-    hosts: dict[str, list[tuple[str, Look, Role]]] = defaultdict(list)
-    for worker in _looked(facts):
-        hosts[worker[1].host].append(worker)
-    return hosts
+def gpus(facts: Facts) -> Iterator[Finding]:
+    """Find GPUs that cannot be used, stay unused or are shared without being declared."""
+    shared = list(_shared(facts))
+    sharers = {address for finding in shared for address in finding.workers}
+    for worker, look in facts.looks:
+        if worker.torch is None:
+            continue
+        problems = list(_gpu_problems(worker, look, worker.torch))
+        yield from problems
+        if worker.torch.devices and not problems and worker.address not in sharers:
+            device, number = worker.torch.devices[0], counted(len(worker.torch.devices), "GPU")
+            words = f"{number}, {device.name}, {_gib(device.nbytes)}, CUDA {worker.torch.cuda}"
+            yield ok("GPU", words, worker)
+    yield from shared
 
 
-def _listed(names: Sequence[str]) -> str:
-    return f"{counted(len(names), 'GPU')} ({names[0]})"
+def _gpu_problems(worker: WorkerFacts, look: Look, torch: Torch) -> Iterator[Finding]:
+    """Yield the problems with the GPUs of one worker."""
+    claims, device = look.resources.get("GPU", 0) > 0, next(iter(torch.devices), None)
+    if claims and device is None:
+        reason = torch.problem or "CUDA_VISIBLE_DEVICES, driver or torch say so"
+        words = f"the resource GPU is claimed, and torch sees none ({reason})"
+        mend = "start the worker where torch sees a GPU, or without"
+        yield problem("GPU", words, mend, worker)
+    elif torch.problem:
+        yield problem("GPU", torch.problem, "mend the driver of the GPU, or torch", worker)
+    if torch.cuda is None and look.gpus:
+        there = f"{counted(len(look.gpus), 'GPU')} ({look.gpus[0]})"
+        mend = "install a build of torch with CUDA on the workers"
+        yield warning("GPU", f"{there} there, and torch is built without CUDA", mend, worker)
+    if device is None:
+        return
+    if not claims:
+        words = f"{device.name} is seen there, and would not be used"
+        mend = "start the worker with --resources GPU=1, or dasktune with --gpus-per-worker 1"
+        yield warning("GPU", words, mend, worker)
+    elif device.free < FULL_GPU * device.nbytes:
+        words = f"{device.name} has {_gib(device.free)} left"
+        yield warning("GPU", words, "end what else uses its memory", worker)
+
+
+def _shared(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each GPU that workers share without declaring it."""
+    on: dict[tuple[str, str], list[tuple[WorkerFacts, float]]] = defaultdict(list)
+    for worker, look in facts.looks:
+        # Of workers that share by measurement only as many train as the memory has room for.
+        if worker.torch is not None and worker.torch.devices and not worker.device:
+            claim = look.resources.get("GPU", 0.0)
+            on[look.host, worker.torch.devices[0].uuid].append((worker, claim))
+    for (host, _), there in on.items():
+        claimed = sum(claim for _, claim in there)
+        if len(there) > 1 and claimed > 1.001:
+            words = f"{counted(len(there), 'worker')} on one GPU of {host}, claimed {claimed:g}x"
+            mend = (
+                "give each its own with CUDA_VISIBLE_DEVICES (--gpus-per-worker 1), or a part of "
+                "one (--gpus-per-worker 0.5), or share it by measurement (--trials-per-gpu 2)"
+            )
+            yield warning("GPU", words, mend, *(worker for worker, _ in there))
+
+
+def resources(facts: Facts) -> Iterator[Finding]:
+    """Find needs of stages and configurations that no worker meets."""
+    workers = [worker for worker, _ in facts.looks]
+    offers = [
+        Offer.of(look.resources, worker.kind or "", worker.tags) for worker, look in facts.looks
+    ]
+    needs, tried = facts.trainer.needs, facts.trainer.tried
+    if not offers:
+        return
+    if tried is not None:
+        yield from _tried(tried, offers)
+    able = [worker for worker, offer in zip(workers, offers, strict=True) if needs.fits(offer)]
+    if not able:
+        words = f"stages need {needs}; {unmet_text(needs, offers)}"
+        yield problem("resources", words, MORE_WORKERS)
+    elif not needs.are_none:
+        yield ok("resources", f"{needs}, as stages need", *able)
+
+
+def _tried(tried: TriedNeeds, offers: Sequence[Offer]) -> Iterator[Finding]:
+    """Yield the first needs of a configuration that no worker meets."""
+    if not tried.tried:
+        words = "needs come from a function, and no configuration is known to try it with"
+        mend = "check the study file with 'dasktune doctor', whose tuner has a space"
+        yield warning("needs", words, mend)
+        return
+    unmet = [(own, example) for own, example in tried.needs if not any(map(own.fits, offers))]
+    if unmet:
+        own, example = unmet[0]
+        kinds = f"{len(unmet):,} of {counted(len(tried.needs), 'kind')} of needs"
+        words = f"{example}: {unmet_text(own, offers)} (unmet: {kinds}, of {tried.tried})"
+        yield problem("needs", words, MORE_WORKERS)
+    if tried.problem:
+        yield problem("needs", tried.problem, "mend the function: such trials fail")
+    if not unmet and not tried.problem:
+        words = f"workers meet {counted(len(tried.needs), 'kind')} of needs, of {tried.tried}"
+        yield ok("needs", words)
+
+
+def _gib(nbytes: float) -> str:
+    return f"{nbytes / 2**30:.3g} GiB"

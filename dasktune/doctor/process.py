@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -41,17 +42,7 @@ print(json.dumps({"cuda": torch.version.cuda, "devices": devices, "problem": pro
 
 
 def look(packages: list[str], folders: list[str], paths: list[str]) -> dict[str, Any]:
-    """Return the fields of a `dasktune.doctor.facts.Look`.
-
-    Parameters
-    ----------
-    packages
-        Distributions to look up, besides dasktune.
-    folders
-        Folders to measure the free space for; also folders that do not exist yet.
-    paths
-        Paths to look for.
-    """
+    """Return the fields of a `dasktune.doctor.facts.Look` that any process has."""
     import psutil
 
     free = {folder: room(folder) for folder in [tempfile.gettempdir(), *folders]}
@@ -61,11 +52,7 @@ def look(packages: list[str], folders: list[str], paths: list[str]) -> dict[str,
     return {
         "host": host,
         "process": f"{host}:{os.getpid()}:{psutil.Process().create_time()}",
-        "python": platform.python_version(),
-        "packages": {
-            "dasktune": own_version(),
-            **{package: version(package) for package in packages},
-        },
+        "packages": {"python": platform.python_version(), **versions(packages)},
         "cores": tuple(cores),
         "threads": os.environ.get("OMP_NUM_THREADS", ""),
         "memory_free": psutil.virtual_memory().available,
@@ -76,30 +63,23 @@ def look(packages: list[str], folders: list[str], paths: list[str]) -> dict[str,
     }
 
 
-def own_version() -> str | None:
-    """Return the version of the dasktune that this process imports, if any."""
-    try:
-        return str(importlib.import_module("dasktune").__version__)
-    except ImportError:
-        return None
-
-
-def version(package: str) -> str | None:
-    """Return the version of an installed package, if any."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def versions(packages: list[str]) -> dict[str, str | None]:
+    """Return the version of dasktune and of packages; None for a missing one."""
+    known: dict[str, str | None] = dict.fromkeys(["dasktune", *packages])
+    with suppress(ImportError):
+        known["dasktune"] = str(importlib.import_module("dasktune").__version__)
+    for package in packages:
+        with suppress(metadata.PackageNotFoundError):
+            known[package] = metadata.version(package)
+    return known
 
 
 def room(folder: str) -> int | None:
     """Return the free bytes for a folder, also for one that does not exist yet."""
     path = Path(folder).expanduser().absolute()
     for folder_above in (path, *path.parents):
-        try:
+        with suppress(OSError):
             return shutil.disk_usage(folder_above).free
-        except OSError:
-            continue
     return None
 
 
@@ -116,28 +96,28 @@ def gpus() -> list[str]:
 async def look_at_worker(
     packages: list[str], folders: list[str], paths: list[str], dask_worker: Any = None
 ) -> dict[str, Any]:
-    """Return the fields of a worker's `Look` and `dasktune.doctor.facts.Role`."""
+    """Return the fields of a worker's `Look`."""
     folders = [*folders, dask_worker.local_directory]
-    role = {
+    return {
+        **await asyncio.to_thread(look, packages, folders, paths),
         "listening": listening(dask_worker),
         "slots": dask_worker.state.nthreads,
         "resources": dict(dask_worker.state.total_resources),
         "memory_limit": int(getattr(dask_worker.memory_manager, "memory_limit", None) or 0),
         "is_daemon": multiprocessing.current_process().daemon,
     }
-    return {"look": await asyncio.to_thread(look, packages, folders, paths), "role": role}
 
 
 async def look_at_scheduler(packages: list[str], dask_scheduler: Any = None) -> dict[str, Any]:
-    """Return the fields of a scheduler's `Look` and `dasktune.doctor.facts.Role`."""
+    """Return the fields of a scheduler's `Look`."""
     settings = {
         "allowed-failures": dask_scheduler.allowed_failures,
         "work-stealing": float("stealing" in dask_scheduler.extensions),
         "worker-ttl": dask_scheduler.worker_ttl,
         "no-workers-timeout": dask_scheduler.no_workers_timeout,
     }
-    role = {"listening": listening(dask_scheduler), "settings": settings}
-    return {"look": await asyncio.to_thread(look, packages, [], []), "role": role}
+    own = await asyncio.to_thread(look, packages, [], [])
+    return {**own, "listening": listening(dask_scheduler), "settings": settings}
 
 
 def listening(server: Any) -> tuple[str, ...]:

@@ -1,22 +1,17 @@
 """The study that is checked: an open one, or the one that a study file would open.
 
-`open_there`, `class_there` and `parts_there` travel by value to workers that have the same version
-of dasktune.
+Workers that have the same version of dasktune call `examine_there`.
 """
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import inspect
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from dasktune.algos.base import Tuner
@@ -32,8 +27,6 @@ from dasktune.study.study import Study
 from dasktune.trainer.check_resume.verdict import binding_here, device_of
 from dasktune.trainer.fingerprint.data import json_digest
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
-from dasktune.trainer.fingerprint.installed import is_installed_name
-from dasktune.trainer.parsing import parsed
 from dasktune.worker.hardware import describe_worker
 from dasktune.worker.job import JobPlan, open_job
 from dasktune.worker.sharing import describe_sharing
@@ -41,29 +34,17 @@ from dasktune.worker.sharing import describe_sharing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedStudy:
-    """A study to check.
-
-    Parameters
-    ----------
-    name
-        The study's name.
-    trainer
-        The trainer class.
-    plan
-        The plan that workers would get, with the URL of the store.
-    fingerprint
-        The trainer's fingerprint.
-    database
-        The open database, or the URL where it would be.
-    tried
-        The needs that the study's function gives its configurations; None without a function.
-    """
+    """A study to check."""
 
     name: str
     trainer: type
+    #: The plan that workers would get, with the URL of the store.
     plan: JobPlan
+    #: The trainer's fingerprint.
     fingerprint: str
+    #: The open database, or the URL where it would be.
     database: Database | str
+    #: The needs that the study's function gives its configurations; None without a function.
     tried: TriedNeeds | None = None
 
     @classmethod
@@ -91,30 +72,22 @@ class CheckedStudy:
         )
 
     def packages(self) -> list[str]:
-        """Return the distributions that the trainer's module imports."""
-        module = sys.modules.get(self.trainer.__module__)
-        names = {
-            name for each in _travelling(module, set()) for name in _imported(each) if name
-        } - set(sys.stdlib_module_names)
+        """Return the distributions to which the trainer's code refers."""
         homes = metadata.packages_distributions()
-        return sorted({homes[name][0] for name in names if name in homes} - {"dasktune"})
+        known = fingerprint(self.trainer, self.plan.config).packages
+        return sorted({homes[name][0] for name in known if name in homes} - {"dasktune"})
 
     def _checked(self) -> bool | None:
         """Return the outcome of the last `check_resume` of this trainer, if any."""
         known: list[VerdictRow] = []
-        for verdicts_there in (self._recorded, self._stored):
-            # The checks of the database and of the store say why it cannot be read.
-            with suppress(StorageError, ConfigurationError):
-                known += verdicts_there()
+        # The checks of the database and of the store say why it cannot be read.
+        with suppress(StorageError, ConfigurationError), _opened(self.database) as database:
+            known += Verdicts(database, None).of(self.fingerprint)
+        with suppress(StorageError, ConfigurationError):
+            files = CheckpointStore(self.plan.store).files
+            known += Verdicts(None, files).of(self.fingerprint)
         binding = binding_here(known, device_of(self.plan.needs))
         return None if binding is None else binding.ok
-
-    def _recorded(self) -> list[VerdictRow]:
-        with _opened(self.database) as database:
-            return Verdicts(database, None).of(self.fingerprint)
-
-    def _stored(self) -> list[VerdictRow]:
-        return Verdicts(None, CheckpointStore(self.plan.store).files).of(self.fingerprint)
 
 
 @contextmanager
@@ -123,17 +96,7 @@ def study_of(
 ) -> Iterator[CheckedStudy]:
     """Yield the study that `make` would create or open, without creating it there.
 
-    Parameters
-    ----------
-    make
-        Calls `create_study`.
-    make_tuner
-        Returns the tuner; called if the needs of its configurations come from a function.
-
-    Raises
-    ------
-    ConfigurationError
-        If the study cannot be created, or has no trainer.
+    `make_tuner` is called if the needs of the tuner's configurations come from a function.
     """
     config = config_of(make)
     if config is None:
@@ -142,13 +105,10 @@ def study_of(
         tempfile.TemporaryDirectory(prefix="dasktune-") as scratch,
         opening_with(open_in(Path(scratch))),
     ):
-        study = make()
-        try:
+        with closing(make()) as study:
             has_function = callable(config.needs)
             tuner = make_tuner() if make_tuner is not None and has_function else None
             checked = CheckedStudy.of(study, tuner)
-        finally:
-            study.close()
         store = config.store_url
         if "://" not in store:
             store = str(Path(store).expanduser().absolute())
@@ -157,72 +117,32 @@ def study_of(
         )
 
 
-@contextmanager
-def _opened(database: Database | str) -> Iterator[Database]:
-    if isinstance(database, Database):
-        yield database
-        return
-    opened = Database(database, create=False)
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
-def _travelling(module: ModuleType | None, known: set[str]) -> Iterator[ModuleType]:
-    """Yield a module and its imported modules that are not installed: they travel with it."""
-    if module is None or module.__name__ in known:
-        return
-    known.add(module.__name__)
-    yield module
-    for name in _imported(module):
-        if name in sys.modules and not is_installed_name(name):
-            yield from _travelling(sys.modules[name], known)
-
-
-def _imported(module: ModuleType) -> set[str]:
-    """Return the top-level modules that a module imports, also inside functions."""
-    try:
-        source = inspect.getsource(module)
-    except (OSError, TypeError):
-        homes = (getattr(value, "__module__", None) or "" for value in vars(module).values())
-        return {name.partition(".")[0] for name in homes}
-    names = set()
-    for node in ast.walk(parsed(source)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.partition(".")[0])
-    return names
+def _opened(database: Database | str) -> AbstractContextManager[Database]:
+    is_open = isinstance(database, Database)
+    return nullcontext(database) if is_open else closing(Database(database, create=False))
 
 
 # ------------------------------------------------------------------ its trainer on workers
 
 
-async def open_there(plan: JobPlan, dask_worker: Any = None) -> str:
-    """Return why a worker cannot open the trainer; empty if it can."""
-    try:
-        await asyncio.to_thread(open_job, plan, dask_worker.state.total_resources)
-    except Exception as error:  # noqa: BLE001 - a module of the user's may run here
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return ""
+async def examine_there(plan: JobPlan, dask_worker: Any = None) -> dict[str, Any]:
+    """Return the fields of a `dasktune.doctor.facts.WorkerFacts`, and the parts of its fingerprint.
 
-
-async def class_there(dask_worker: Any = None) -> dict[str, object]:
-    """Return the compute class and the tags of a worker, and the device that it shares."""
+    A worker that cannot open the trainer has no parts.
+    """
     resources = dict(dask_worker.state.total_resources)
-    known = await asyncio.to_thread(describe_worker, resources)
-    return {**known, **await asyncio.to_thread(describe_sharing, resources)}
 
+    def examine() -> dict[str, Any]:
+        known = {**describe_worker(resources), **describe_sharing(resources)}
+        fields: dict[str, Any] = {"kind": known["class"], "tags": tuple(known["tags"])}  # type: ignore[arg-type]
+        fields |= {"device": known["device"], "has_mps": known["mps"]}
+        try:
+            trainer = open_job(plan, resources).trainer_class
+        except Exception as error:  # noqa: BLE001 - a module of the user's may run here
+            return {**fields, "opened": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+        return {**fields, "opened": "", "parts": dict(parts_of(plan, trainer))}
 
-async def parts_there(plan: JobPlan, dask_worker: Any = None) -> dict[str, str]:
-    """Return `parts_of` on a worker."""
-
-    def find() -> dict[str, str]:
-        trainer = open_job(plan, dask_worker.state.total_resources).trainer_class
-        return dict(parts_of(plan, trainer))
-
-    return await asyncio.to_thread(find)
+    return await asyncio.to_thread(examine)
 
 
 def parts_of(plan: JobPlan, trainer: type) -> Mapping[str, str]:

@@ -21,12 +21,11 @@ from distributed import Client, LocalCluster
 
 import dasktune as dt
 from dasktune.cluster.local import local_client
-from dasktune.doctor import Diagnosis, Finding, Status, examine, storage
+from dasktune.doctor import Diagnosis, Finding, Status, examine
 from dasktune.doctor.checks import diagnose
 from dasktune.doctor.collect import Collector
 from dasktune.doctor.study import CheckedStudy, study_of
 from dasktune.errors import ClusterError, ConfigurationError
-from dasktune.storage.layout import MARK, probe_folder
 from dasktune.study.study import Study
 from tests.services import S3Server, scheduler_in
 
@@ -106,7 +105,7 @@ def test_doctor_local_cluster_is_ok_and_leaves_no_files(study: Study, tmp_path: 
     assert found.ok, str(found)
     assert found.workers == 2
     warned = {one.check for one in found.of(Status.WARNING)}
-    assert warned <= {"resume", "memory", "disk", "tasks", "speed", "database"}  # by this machine
+    assert warned <= {"resume", "memory", "disk", "speed", "database"}  # by this machine
     checked = {one.check for one in found.findings if len(one.workers) == 2}
     assert checked >= {"versions", "trainer", "store", "clock", "cores", "class"}
     assert content(tmp_path) == before
@@ -181,7 +180,7 @@ def test_doctor_missing_or_different_data_of_a_worker_is_found(
     assert [one.workers for one in of(found, "config", Status.WARNING)] == [(lacks,)]
     (silent,) = of(found, "answers")
     assert silent.workers == (lacks,)
-    assert "compare code and data: FileNotFoundError" in silent.found
+    assert "open and compare the trainer: FileNotFoundError" in silent.found
     (differs,) = of(found, "trainer")
     assert differs.workers == (other,)
     assert differs.found == "what decides results differs there: data"
@@ -341,7 +340,7 @@ def test_doctor_default_dask_cluster_has_warnings(study: Study, tmp_path: Path) 
         assert f"{name}: " in warned
     assert of(found, "slots", Status.WARNING)
     assert of(found, "processes", Status.WARNING)
-    assert "3.0 GiB" in " ".join(one.found for one in of(found, "memory", Status.WARNING))
+    assert "3 GiB" in " ".join(one.found for one in of(found, "memory", Status.WARNING))
 
 
 def test_memory_store_is_a_problem_for_other_processes_only(two_threads: Client) -> None:
@@ -373,7 +372,6 @@ def test_bucket_is_tried_by_every_worker_and_left_unchanged(
     assert "no credentials" in problem.found
     (fine,) = of(found, "store", Status.OK)
     assert len(fine.workers) == 2
-    assert fine.found.endswith("checkpoints are removed by conditional requests")
     assert of(found, "speed", Status.OK) or of(found, "speed", Status.WARNING)
 
 
@@ -412,20 +410,6 @@ def test_file_without_a_database_is_a_problem_unless_empty(
     assert bool(of(found, "database")) == bool(text)
     assert file.read_text() == text
     assert [one.name for one in tmp_path.iterdir()] == ["some.db"]
-
-
-def test_files_are_cleared_while_another_worker_clears_its_own(tmp_path: Path) -> None:
-    """The worker that created the first file removes it, and writes nothing of its own for that."""
-    folder = probe_folder("of-a-test")
-    for name in ("driver", "worker-0"):
-        storage.use(str(tmp_path), folder, name, 30)
-    first = tmp_path / folder / storage.FIRST
-    first.write_text("worker-0")
-    first.with_name(storage.FIRST + MARK).write_text("of another worker")
-    assert storage.clear_files(str(tmp_path), folder, "worker-0", 30)
-    assert not first.exists()
-    assert storage.clear_files(str(tmp_path), folder, "driver", 30)
-    assert [each.name for each in tmp_path.rglob("*") if each.is_file()] == []
 
 
 def test_doctor_invalid_arguments_are_refused(study: Study, two_threads: Client) -> None:
