@@ -20,8 +20,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from dasktune.dashboard.attempts import attempt_bars
 from dasktune.dashboard.files import bokeh_files, page_files
-from dasktune.dashboard.study_view import StudyView, json_of
+from dasktune.dashboard.study_view import StudyView, json_of, predicted_document
 from dasktune.dashboard.tree_columns import tree_columns
 from dasktune.errors import ConfigurationError
 from dasktune.report.costs import gather, render
@@ -81,28 +82,33 @@ def report_page(study: Any) -> str:
     content = gather(study)
     views = {row.name: StudyView(row, study.database, math.inf) for row in study.database.studies()}
     view = views[study.name]
-    answers = answers_of(view, list(views.values()))
-    overview = answers[f"overview/{view.row.id}"]
+    predicted = [each.trial for each in content.prospects.predictions]
+    answers = answers_of(view, list(views.values()), with_pages=predicted)
+    number = view.row.id
+    overview = answers[f"overview/{number}"]
     overview |= {name: content.summary[name] for name in ("worker_seconds", "wall_seconds")}
+    answers[f"attempts/{number}"] = attempt_bars(content.stages)
+    for each in content.prospects.predictions:
+        document = predicted_document(each, len(view.table.entries))
+        answers[f"prediction/{number}?number={each.trial}"] = document
     written = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
-    return _filled(study.name, answers, render(content), written)
+    return _filled(study.name, answers, render(content, number), written)
 
 
-def answers_of(view: StudyView, others: Sequence[StudyView]) -> dict[str, Any]:
+def answers_of(
+    view: StudyView, others: Sequence[StudyView], *, with_pages: Sequence[int] = ()
+) -> dict[str, Any]:
     """Return the answers of the server that the page may ask for, by question.
 
-    Parameters
-    ----------
-    view
-        The study.
-    others
-        The views of all studies of the database.
+    `others` are the views of all studies of the database; the trials `with_pages` have a page even
+    if others are better.
     """
     study, overview, table = view.row.id, view.overview(), view.table
     ranked = sorted(table.entries.values(), key=table.rank)
     listed = sorted(entry.number for entry in ranked[:MOST_LISTED])
     failed = [entry.number for entry in ranked if entry.state == "FAIL"][:MOST_FAILED]
-    pages = dict.fromkeys([*(entry.number for entry in ranked[:MOST_PAGES]), *failed])
+    best = [entry.number for entry in ranked[:MOST_PAGES]]
+    pages = dict.fromkeys([*best, *failed, *with_pages])
     planned = view.planned()
     if len(listed) < len(ranked):
         known = {record.number: record for record in planned.records}
@@ -128,6 +134,7 @@ def answers_of(view: StudyView, others: Sequence[StudyView]) -> dict[str, Any]:
             stage["log"] = stage["log"][-MOST_LOG:]
         answers[f"trial/{study}?number={number}"] = page
         answers[f"lineage/{study}?number={number}"] = view.lineage(number, others)
+        answers[f"prediction/{study}?number={number}"] = {"why": "it is not in this report"}
     return answers
 
 

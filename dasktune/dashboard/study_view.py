@@ -23,7 +23,7 @@ from dasktune.mirror import optuna_study
 from dasktune.report.sequence_plot import plot_sequence, runs_of
 from dasktune.report.status import status_of
 from dasktune.report.tree_layout import first_trials
-from dasktune.results.prediction import CurveReader, predict_trial
+from dasktune.results.prediction import CurveReader, TrialPrediction, predict_trial
 from dasktune.results.results import objective_of, registered
 from dasktune.results.state_words import state_word
 from dasktune.results.trial_paths import MOST_STEPS, last_step
@@ -289,19 +289,7 @@ class StudyView:
             prediction = predict_trial(reader, record.number)
         except ConfigurationError as error:
             return {"why": str(error)}
-        steps, medians = prediction.steps, prediction.medians
-        spans = {share: prediction.interval(share) for share in PREDICTED_SHARES}
-        places = sorted({at * (len(steps) - 1) // MOST_POINTS for at in range(MOST_POINTS + 1)})
-        return {
-            "metric": prediction.metric,
-            "trials": len(known),
-            "steps": [steps[at] for at in places],
-            "medians": [medians[at] for at in places],
-            "intervals": [
-                {"share": share, "ends": [span[at] for at in places]}
-                for share, span in spans.items()
-            ],
-        }
+        return predicted_document(prediction, len(known))
 
     def _curve_reader(self, records: Sequence[TrialRecord]) -> CurveReader:
         """Return a reader of the curves of some trials."""
@@ -435,6 +423,22 @@ def load_importance() -> None:
     import optuna
 
     optuna.importance.PedAnovaImportanceEvaluator()
+
+
+def predicted_document(prediction: TrialPrediction, trials: int) -> dict[str, object]:
+    """Return the prediction of a trial, from the curves of some `trials`, at a few steps."""
+    steps, medians = prediction.steps, prediction.medians
+    spans = {share: prediction.interval(share) for share in PREDICTED_SHARES}
+    places = sorted({at * (len(steps) - 1) // MOST_POINTS for at in range(MOST_POINTS + 1)})
+    return {
+        "metric": prediction.metric,
+        "trials": trials,
+        "steps": [steps[at] for at in places],
+        "medians": [medians[at] for at in places],
+        "intervals": [
+            {"share": share, "ends": [span[at] for at in places]} for share, span in spans.items()
+        ],
+    }
 
 
 def _fingerprint(row: StudyRow) -> object:

@@ -1,7 +1,6 @@
 """The part of the report about costs and workers, and about trials that may go on.
 
-`gather` collects the contents from a study, `render` makes the part. The template escapes names
-and values, but not the drawings of `dasktune.report.svg`, which are escaped already.
+`gather` collects the contents from a study, `render` makes the part; the page draws its plots.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dasktune.driver.run_status import RunStatus
 from dasktune.engine.trials import AnyTrial
 from dasktune.graph.classes import classes_text
-from dasktune.report.fan import draw_fan
+from dasktune.report.fan import words_of
 from dasktune.report.formats import duration, number
-from dasktune.report.gantt import draw_gantt
 from dasktune.report.prospects import Prospects, prospects_of
-from dasktune.report.svg import Svg
-from dasktune.results.prediction import INTERVALS, TrialPrediction
+from dasktune.results.prediction import TrialPrediction
 from dasktune.results.summary import Summary, savings_line, withdrawn_text
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, TrialState
@@ -57,14 +54,6 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fan:
-    """The fan of a trial, with its description."""
-
-    words: str
-    drawing: Svg
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SuspendFigure:
     """A line of the table about suspending: latency in ms and size in KB."""
 
@@ -94,8 +83,8 @@ def _classes(study: Any) -> str:
     return "; ".join([*classes, *map(str, status.pools), *map(str, status.packing)])
 
 
-def render(content: Content) -> str:
-    """Return the part as an element of a page."""
+def render(content: Content, study: int = 0) -> str:
+    """Return the part as an element of a page, with links to trials of the study of this number."""
     environment = Environment(
         loader=PackageLoader("dasktune.report", "."),
         autoescape=True,
@@ -114,9 +103,8 @@ def render(content: Content) -> str:
         suspended=suspended(summary),
         models=sorted(summary["models"], key=lambda model: -model["weight"])[:MODELS],
         labels={label: _listed(trials) for label, trials in prospects.by_label().items()},
-        fans=[_fan(content, predicted) for predicted in prospects.predictions],
-        levels=", ".join(f"{level:.0%}" for level in INTERVALS),
-        gantt=draw_gantt(content.stages),
+        predicted={each.trial: _predicted(content, each) for each in prospects.predictions},
+        study=study,
     )
 
 
@@ -180,16 +168,13 @@ def suspended(summary: Summary) -> list[SuspendFigure]:
     ]
 
 
-def _fan(content: Content, predicted: TrialPrediction) -> Fan:
-    """Return a trial's fan with its present and predicted values in words."""
+def _predicted(content: Content, predicted: TrialPrediction) -> str:
+    """Return the present and the predicted values of a trial in words."""
     step, value = predicted.measured[-1]
     standing = content.prospects.standings.get(predicted.trial)
     held = "" if standing is None else f" ({standing})"
-    drawing = draw_fan(predicted, target=content.prospects.target)
-    forecast = drawing.label.partition(", ")[2]
-    words = f"Trial {predicted.trial}{held}: {number(value)} at step {step:,}."
-    words += f" Predicted at {forecast}"
-    return Fan(words=words, drawing=drawing)
+    forecast = words_of(predicted, content.prospects.target).partition(", ")[2]
+    return f"{held} has {number(value)} at step {step:,}. Predicted at {forecast}."
 
 
 def _listed(numbers: Sequence[int]) -> str:

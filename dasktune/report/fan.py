@@ -52,19 +52,19 @@ def draw_fan(outlook: TrialPrediction, *, target: float | None = None, heading: 
             "g",
             *(path(curve, steps, scale, "faint") for curve in others),
             *(_band(outlook, level, steps, scale) for level in reversed(INTERVALS)),
-            path(_median(outlook), steps, scale, "median", title(_words(outlook, target))),
+            path(_median(outlook), steps, scale, "median", title(words_of(outlook, target))),
             path(outlook.measured, steps, scale, "curve l2"),
             "" if target is None else _target(target, scale),
             clip_path=f"url(#{clip})",
         ),
         _legend(bool(others), beyond, target),
     ]
-    label = heading or _words(outlook, target)
+    label = heading or words_of(outlook, target)
     return Svg(marks="".join(marks), width=WIDTH, height=HEIGHT, label=label)
 
 
-def _words(predicted: TrialPrediction, target: float | None) -> str:
-    """Return the predicted last value and the chance of the target in words."""
+def words_of(predicted: TrialPrediction, target: float | None) -> str:
+    """Return the predicted last value, and the chance to reach the target, in words."""
     (low, high), at = predicted.interval(0.8)[-1], predicted.steps[-1]
     words = (
         f"trial {predicted.trial}, step {at:,}: {predicted.metric} {number(predicted.medians[-1])}"

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,11 +15,9 @@ from dasktune.engine.trials import TrialRecord, trial_of
 from dasktune.graph.known import Measured
 from dasktune.graph.plan import SearchPlan
 from dasktune.report.costs import Content, ranking, render
-from dasktune.report.gantt import IDLE_LABEL
 from dasktune.report.tree_svg import draw_tree
 from dasktune.results.summary import summarise, unique_steps
 from dasktune.sequences import Constant, Piecewise
-from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, Sequences, TrialState
 
 SHARED: Mapping[int, Sequences] = {
@@ -112,7 +109,6 @@ def content(
     repeated: int = 0,
     checked: int = 0,
     audited: int = 0,
-    stages: Sequence[StageRow] = (),
 ) -> Content:
     made = planned(records)
     unique = unique_steps(made, {one.number: one.steps for one in records})
@@ -127,7 +123,7 @@ def content(
         worker_seconds=7325.0,
         best_value=None,
     )
-    return Content(summary=summary, stages=stages)
+    return Content(summary=summary, stages=())
 
 
 def drawn(plan: SearchPlan) -> Page:
@@ -137,22 +133,6 @@ def drawn(plan: SearchPlan) -> Page:
 
 def three(values: Sequence[float | None] = (0.5, 0.25, 0.75)) -> list[TrialRecord]:
     return [record(i, SHARED[i], value) for i, value in enumerate(values)]
-
-
-def attempt(number: int, worker: str, status: str, begin: float, end: float | None) -> StageRow:
-    return StageRow(
-        study_id=1,
-        attempt=f"attempt-{number}",
-        key=f"{number:032x}",
-        start=0,
-        stop=4,
-        worker=worker,
-        status=status,
-        started=begin,
-        ended=end,
-        steps=4,
-        repeated=0,
-    )
 
 
 def test_page_costs_are_steps_with_bars() -> None:
@@ -222,35 +202,7 @@ def test_ranking_skips_failed_trials_and_infinite_values() -> None:
     assert [one.number for one in ranking(trials, Direction.MAXIMIZE)] == [1, 3, 5]
 
 
-def test_attempts_lie_in_the_row_of_their_worker() -> None:
-    stages = [
-        attempt(1, "tcp://10.0.0.1:1", "trained", 100.0, 110.0),
-        attempt(2, "tcp://10.0.0.2:2", "lost", 100.0, 104.0),
-        attempt(3, "tcp://10.0.0.2:2", "failed", 105.0, 108.0),
-        attempt(4, "tcp://10.0.0.2:2", "running", 109.0, None),
-    ]
-    page = Page(render(content(three(), stages=stages)))
-    words = page.text("#workers")
-    assert "3 attempts on 2 workers." in words
-    assert "10.0.0.1:1" in words
-    bars = [one for tag, one in page.elements if tag == "rect" and "attempt" in str(one)]
-    places = {one["class"]: (float(one["x"] or 0), one["y"]) for one in bars}
-    trained, lost, failed = (places[f"attempt {look}"] for look in ("k2", "k5", "k1"))
-    assert len(bars) == 3
-    assert trained[0] == lost[0] < failed[0]
-    assert trained[1] != lost[1] == failed[1]
-
-
-def test_idle_times_that_lie_close_have_one_label() -> None:
-    crowded = [attempt(i, "w", "trained", 100.0 * i, 100.0 * i + 1) for i in range(1, 40)]
-    source = render(content(three(), stages=crowded))
-    assert source.count("<title>idle 1 min 39 s<") == 38
-    labels = [float(x) for x in re.findall(r'<text x="([\d.]+)"[^>]*>idle', source)]
-    assert len(labels) > 2
-    assert all(b - a >= IDLE_LABEL for a, b in pairwise(labels))
-
-
 def test_an_empty_study_costs_nothing() -> None:
     page = Page(render(content([])))
     assert "Nothing was trained; merge rate" in page.text("p")
-    assert {"#workers", "#audits", "#models"}.isdisjoint(page.texts)
+    assert {"#audits", "#models"}.isdisjoint(page.texts)

@@ -148,7 +148,7 @@ def test_labels_are_those_of_the_tuner_itself_as_long_as_it_runs() -> None:
         assert seen == set(Label)
 
 
-def test_the_best_trials_that_may_go_on_have_fans(tmp_path: Path, two_threads: Client) -> None:
+def test_the_best_trials_that_may_go_on_are_predicted(tmp_path: Path, two_threads: Client) -> None:
     study = made(tmp_path)
     tuner = dt.algos.ASHA(
         dt.Space(lr=dt.Float(0.1, 1)), trials=17, min_steps=3, max_steps=24, eta=2
@@ -167,12 +167,12 @@ def test_the_best_trials_that_may_go_on_have_fans(tmp_path: Path, two_threads: C
     assert [one.trial for one in content.prospects.predictions] == [
         one.number for one in best[:MOST_FANS]
     ]
-    page = render(content)
+    page = render(content, study.results.row.id)
     text = text_of(page, "prospects")
     for one in best[:MOST_FANS]:
-        assert f"Trial {one.number}: " in text
+        assert f"Trial {one.number} has " in text
         assert "Predicted at step 24: accuracy " in text
-        assert f'id="dt-fan-{one.number}"' in page
+        assert f'href="#/{study.results.row.id}/trial/{one.number}"' in page
     assert "POP" not in text
     study.optimize(tuner, **options)
     assert any(one.state is dt.TrialState.PRUNED for one in study.trials)
@@ -180,7 +180,9 @@ def test_the_best_trials_that_may_go_on_have_fans(tmp_path: Path, two_threads: C
     study.close()
 
 
-def test_a_study_that_is_done_or_empty_has_no_fans(tmp_path: Path, two_threads: Client) -> None:
+def test_a_study_that_is_done_or_empty_has_no_predictions(
+    tmp_path: Path, two_threads: Client
+) -> None:
     study = made(tmp_path)
     assert prospects_of(study, study.trials) == Prospects()
     study.optimize(
@@ -244,7 +246,7 @@ def test_page_shows_suspending_in_milliseconds_and_kilobytes() -> None:
 
 
 @pytest.mark.parametrize("standing", [None, Standing(label=Label.PROMISING, confidence=0.5)])
-def test_page_fan_shows_the_standing_of_its_trial(standing: Standing | None) -> None:
+def test_page_prediction_has_the_standing_of_its_trial(standing: Standing | None) -> None:
     curve = Curve(steps=(4, 8), scores=(0.04, 0.08), max_steps=12)
     found = TrialPrediction(
         trial=0,
@@ -258,6 +260,6 @@ def test_page_fan_shows_the_standing_of_its_trial(standing: Standing | None) -> 
         content(None), prospects=Prospects(predictions=[found], standings=held, target=0.5)
     )
     text = text_of(render(shown), "prospects")
-    words = "Trial 0 (promising, p = 0.50): 0.08 at" if standing else "Trial 0: 0.08 at step 8."
+    words = "Trial 0 (promising, p = 0.50) has" if standing else "Trial 0 has 0.08 at step 8."
     assert words in text
     assert "; 0.5 with probability 0." in text

@@ -1,6 +1,6 @@
 // The page of one trial: sequences, curves, error, stages, and the lineage of its states.
 "use strict";
-import { api, breathe, change, duration, element, isSaved, moment, number, plural } from "./api.js";
+import { api, breathe, change, duration, element, moment, number, plural } from "./api.js";
 import { button } from "./changes.js";
 import { PALETTE, plot, source, tools } from "./charts.js";
 import { keepOpen } from "./overview.js";
@@ -109,6 +109,6 @@ export const trial = async (place, { study, status, words, say }) => {
   };
   await draw();
   showLineage().catch(say);
-  if (!isSaved && shown.steps < shown.max_steps && shown.state !== "FAIL") showPrediction().catch(say);
+  if (shown.steps < shown.max_steps && shown.state !== "FAIL") showPrediction().catch(say);
   return { async update(_, isNew) { if (isNew && shown.state === "RUNNING") await draw(); } };
 };
