@@ -1,4 +1,4 @@
-"""Times to a target: by tuner, by number of workers, and as distributions."""
+"""Times to a target, by tuner and by number of workers."""
 
 from __future__ import annotations
 
@@ -11,24 +11,16 @@ from dasktune.report.formats import number
 from dasktune.report.svg import Svg, legend, line, tag, text, title
 from dasktune.words import counted
 
-WIDTH, LEFT, RIGHT = 1120.0, 72.0, 24.0
-TOP, PANEL, GAP = 64.0, 230.0, 84.0
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 420.0, 72.0, 24.0, 64.0, 60.0
 WIDEST = 44.0
-"""Largest width of a bar or a box."""
+"""Largest width of a box."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
     """The times of a tuner to a target on a number of workers.
 
-    Parameters
-    ----------
-    name
-        The tuner's name.
-    workers
-        The number of workers.
-    seconds
-        The time for each order of the configurations; None if it missed the target.
+    `seconds` has the time for each order of the configurations; None if it missed the target.
     """
 
     name: str
@@ -48,153 +40,60 @@ class Times:
 
 
 def draw_times(results: Sequence[Times], *, target: str) -> Svg:
-    """Return means with their range, means over numbers of workers, and boxes.
+    """Return a box for each tuner on each number of workers: quartiles, median, range and mean.
 
-    Orders that missed the target are left out; a note gives the number of the others.
-
-    Parameters
-    ----------
-    results
-        The times of each tuner on each number of workers.
-    target
-        The target in words, such as ``accuracy 0.77``.
+    Orders that missed the target are left out; a note gives the number of the others. `target` is
+    in words, such as ``accuracy 0.77``.
 
     References
     ----------
     Rasley et al., "HyperDrive", figures 7, 9, 12b and 12c.
     """
-    places = _Places.of(results)
-    panels = [_means, _over_workers, _boxes] if len(places.workers) > 1 else [_means, _boxes]
+    names = list(dict.fromkeys(times.name for times in results))
+    workers = list(dict.fromkeys(times.workers for times in results))
+    slot = (WIDTH - LEFT - RIGHT) / (len(workers) * (len(names) + 1))
     latest = max((max(times.reached, default=0.0) for times in results), default=0.0) or 1.0
-    colours = ((f"k{index}", name) for index, name in enumerate(places.names, 1))
-    marks = [legend(colours, LEFT)[0]]
-    for index, panel in enumerate(panels):
-        top = TOP + index * (PANEL + GAP)
-        scale = AxisScale(low=0.0, high=latest * 1.08, start=top + PANEL, end=top)
-        marks.append("".join(panel(results, places, scale)))
-    height = TOP + len(panels) * (PANEL + GAP) - GAP + 60
-    return Svg(marks="".join(marks), width=WIDTH, height=height, label=f"time to {target}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """The horizontal position of each tuner, by number of workers."""
-
-    names: tuple[str, ...]
-    workers: tuple[int, ...]
-
-    @classmethod
-    def of(cls, results: Sequence[Times]) -> _Places:
-        names = dict.fromkeys(times.name for times in results)
-        return cls(tuple(names), tuple(dict.fromkeys(times.workers for times in results)))
-
-    @property
-    def _slot(self) -> float:
-        return (WIDTH - LEFT - RIGHT) / (len(self.workers) * (len(self.names) + 1))
-
-    @property
-    def width(self) -> float:
-        """The width of a bar."""
-        return min(WIDEST, 0.7 * self._slot)
-
-    def colour(self, times: Times) -> int:
-        """Return the number of a tuner's colour."""
-        return self.names.index(times.name) + 1
-
-    def middle(self, times: Times) -> float:
-        """Return the middle of a tuner's bar."""
-        group = self.workers.index(times.workers) * (len(self.names) + 1)
-        return LEFT + (group + self.colour(times)) * self._slot
-
-    def below(self, scale: AxisScale) -> Iterator[str]:
-        """Yield the label of each group."""
-        size = (len(self.names) + 1) * self._slot
-        for index, workers in enumerate(self.workers):
-            x = LEFT + (index + 0.5) * size
-            words = counted(workers, "worker")
-            yield text(x, scale.start + 36, words, class_="name", text_anchor="middle")
-
-
-def _means(results: Sequence[Times], places: _Places, scale: AxisScale) -> Iterator[str]:
-    """Yield a bar for each mean, its range, and the number of reached targets [Figure 7]."""
-    yield left_axis(scale, LEFT, WIDTH - RIGHT, "virtual seconds, mean and range")
+    scale = AxisScale(low=0.0, high=latest * 1.08, start=HEIGHT - BOTTOM, end=TOP)
+    marks = [
+        legend(((f"k{index}", name) for index, name in enumerate(names, 1)), LEFT)[0],
+        left_axis(scale, LEFT, WIDTH - RIGHT, "virtual seconds, each order of configurations"),
+    ]
+    for index, count in enumerate(workers):
+        x = LEFT + (index + 0.5) * (len(names) + 1) * slot
+        below = {"class_": "name", "text_anchor": "middle"}
+        marks.append(text(x, scale.start + 36, counted(count, "worker"), **below))
     for times in results:
-        middle, known, half = places.middle(times), times.reached, places.width / 2
-        if known:
-            mean = statistics.fmean(known)
-            yield tag(
-                "rect",
-                title(str(times)),
-                x=middle - half,
-                y=scale(mean),
-                width=places.width,
-                height=scale.start - scale(mean),
-                class_=f"k{places.colour(times)}",
-            )
-            yield _whisker(middle, half / 2, scale(known[0]), scale(known[-1]))
-            high = scale(known[-1]) - 6
-            yield text(middle, high, number(mean), class_="tick", text_anchor="middle")
-        reached = f"{len(known)} of {len(times.seconds)}"
-        yield text(middle, scale.start + 16, reached, class_="note", text_anchor="middle")
-    yield from places.below(scale)
+        colour = names.index(times.name) + 1
+        group = workers.index(times.workers) * (len(names) + 1)
+        middle, half = LEFT + (group + colour) * slot, min(WIDEST, 0.7 * slot) / 2
+        marks += _box(times, scale, middle, half, colour)
+    return Svg(marks="".join(marks), width=WIDTH, height=HEIGHT, label=f"time to {target}")
 
 
-def _over_workers(results: Sequence[Times], places: _Places, scale: AxisScale) -> Iterator[str]:
-    """Yield each tuner's means over the numbers of workers, and their range [Figure 12b]."""
-    yield left_axis(scale, LEFT, WIDTH - RIGHT, "virtual seconds, mean and range by workers")
-    across = AxisScale(
-        low=min(places.workers), high=max(places.workers), start=LEFT + 40, end=WIDTH - RIGHT - 40
+def _box(times: Times, scale: AxisScale, middle: float, half: float, colour: int) -> Iterator[str]:
+    """Yield the box of a distribution, each of its times, and the number of reached targets."""
+    known, note = times.reached, f"{len(times.reached)} of {len(times.seconds)}"
+    yield text(middle, scale.start + 16, note, class_="note", text_anchor="middle")
+    if not known:
+        return
+    low, median, high = map(scale, _quartiles(known))
+    yield _whisker(middle, half / 2, scale(known[0]), scale(known[-1]))
+    yield tag(
+        "rect",
+        title(str(times)),
+        x=middle - half,
+        y=high,
+        width=2 * half,
+        height=max(1.0, low - high),
+        class_=f"k{colour}",
+        fill_opacity=0.45,
     )
-    for workers in places.workers:
-        x = across(workers)
-        yield text(x, scale.start + 16, number(workers), class_="tick", text_anchor="middle")
-    for index, name in enumerate(places.names):
-        known = sorted(
-            (times for times in results if times.name == name and times.reached),
-            key=lambda times: times.workers,
-        )
-        beside = 4.0 * (index - (len(places.names) - 1) / 2)  # so that ranges do not hide others
-        for times in known:
-            x, values = across(times.workers) + beside, times.reached
-            yield _whisker(x, 3.0, scale(values[0]), scale(values[-1]))
-        points = [
-            (across(times.workers) + beside, scale(statistics.fmean(times.reached)))
-            for times in known
-        ]
-        if points:
-            yield tag("path", title(name), d=line(points), class_=f"curve l{index + 1}")
-        for (x, y), times in zip(points, known, strict=True):
-            yield tag("circle", title(str(times)), cx=x, cy=y, r=4, class_=f"k{index + 1}")
-    yield text(
-        (LEFT + WIDTH - RIGHT) / 2, scale.start + 36, "workers", class_="name", text_anchor="middle"
-    )
-
-
-def _boxes(results: Sequence[Times], places: _Places, scale: AxisScale) -> Iterator[str]:
-    """Yield a box for each distribution: quartiles, median, range, and every time [Figure 12c]."""
-    yield left_axis(scale, LEFT, WIDTH - RIGHT, "virtual seconds, each order of configurations")
-    for times in results:
-        known, middle, half = times.reached, places.middle(times), places.width / 2
-        if not known:
-            continue
-        low, median, high = map(scale, _quartiles(known))
-        colour = places.colour(times)
-        yield _whisker(middle, half / 2, scale(known[0]), scale(known[-1]))
-        yield tag(
-            "rect",
-            title(str(times)),
-            x=middle - half,
-            y=high,
-            width=places.width,
-            height=max(1.0, low - high),
-            class_=f"k{colour}",
-            fill_opacity=0.45,
-        )
-        ends = [(middle - half, median), (middle + half, median)]
-        yield tag("path", d=line(ends), class_=f"curve l{colour}")
-        for value in known:
-            yield tag("circle", cx=middle, cy=scale(value), r=2, class_=f"k{colour}")
-    yield from places.below(scale)
+    ends = [(middle - half, median), (middle + half, median)]
+    yield tag("path", d=line(ends), class_=f"curve l{colour}")
+    for value in known:
+        yield tag("circle", cx=middle, cy=scale(value), r=2, class_=f"k{colour}")
+    mean = number(statistics.fmean(known))
+    yield text(middle, scale(known[-1]) - 6, mean, class_="tick", text_anchor="middle")
 
 
 def _quartiles(ordered: Sequence[float]) -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""Pictures of times to a target: bars, lines over workers, boxes; what never came is left out."""
+"""Pictures of times to a target: boxes; orders that never reached it are left out."""
 
 from __future__ import annotations
 
@@ -28,22 +28,7 @@ def boxes(*found: Times) -> list[ET.Element]:
     return [mark for mark in marks(*found) if mark.get("fill-opacity")]
 
 
-def bars(*found: Times) -> list[ET.Element]:
-    """Return the bars of the means, without the boxes, the legend and the paper."""
-    rects = [mark for mark in marks(*found) if mark.tag == f"{SVG}rect"]
-    return [
-        mark
-        for mark in rects
-        if mark.get("class") != "paper"
-        and not mark.get("fill-opacity")
-        and mark.get("height") != "12"
-    ]
-
-
-def test_bars_are_as_high_as_the_means() -> None:
-    low, high = bars(times("a", 2, 10.0, 20.0, 30.0), times("b", 2, 40.0))
-    assert float(high.get("height", 0)) == pytest.approx(2 * float(low.get("height", 0)), abs=0.02)
-    assert (low.get("class"), high.get("class")) == ("k1", "k2")
+def test_a_box_has_its_mean_and_how_many_reached_the_target() -> None:
     shown = words(times("a", 2, 10.0, 20.0, 30.0), times("b", 2, 40.0))
     assert {"20", "40", "3 of 3", "1 of 1", "2 workers", "a", "b"} <= set(shown)
 
@@ -58,15 +43,15 @@ def test_a_tuner_has_its_colour_in_every_picture() -> None:
     found = [times(name, workers, 5.0, 6.0) for workers in (1, 4, 2) for name in ("x", "y")]
     looks = Counter(mark.get("class") for mark in marks(*found))
     assert looks["k1"] == looks["k2"] > 0
-    assert looks["curve l1"] == looks["curve l2"] == 1 + 3, "a line, and a median in each box"
-    assert {"1 worker", "4 workers", "2 workers", "workers"} <= set(words(*found))
+    assert looks["curve l1"] == looks["curve l2"] == 3, "a median in each box"
+    assert {"1 worker", "4 workers", "2 workers"} <= set(words(*found))
 
 
 def test_what_was_never_reached_is_told_and_not_drawn() -> None:
     found = [times("a", 1, 5.0, None, None), times("b", 1, None, None, None)]
-    assert len(bars(*found)) == len(boxes(*found)) == 1
+    assert len(boxes(*found)) == 1
     assert {"1 of 3", "0 of 3"} <= set(words(*found))
-    assert bars(times("b", 1, None)) == []
+    assert boxes(times("b", 1, None)) == []
 
 
 def test_a_picture_says_what_it_shows_and_names_are_escaped() -> None:
