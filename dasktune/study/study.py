@@ -27,7 +27,6 @@ from dasktune.study.callbacks import Mirroring
 from dasktune.study.config import StudyConfig
 from dasktune.study.export import TrialExports
 from dasktune.study.optimize import Optimizer
-from dasktune.study.plots import StudyPlots
 from dasktune.trainer.code import pack
 from dasktune.trainer.stages import StageTraining
 from dasktune.types import Direction, Value
@@ -89,7 +88,6 @@ class Study:
         self._optimizer = Optimizer(self, config, self.results, self._mirroring)
         self._additions = StudyAdditions(self.results, self._optimizer.alone)
         self._exports = TrialExports(self.results, config, self._optimizer.code)
-        self._plots = StudyPlots(self.results)
         open_tuner, on_safe = self._optimizer.open_tuner, self._mirroring.take
         self._asking = AskTell(self.name, self.seed, open_tuner, on_safe)
 
@@ -202,12 +200,6 @@ class Study:
     best_model = _of("_exports", TrialExports.best_model)
     chosen_state = _of("_exports", TrialExports.chosen_state)
     export = _of("_exports", TrialExports.export)
-
-    plot_history = _of("_plots", StudyPlots.plot_history)
-    plot_importances = _of("_plots", StudyPlots.plot_importances)
-    plot_slice = _of("_plots", StudyPlots.plot_slice)
-    plot_parallel = _of("_plots", StudyPlots.plot_parallel)
-    plot_curves = _of("_plots", StudyPlots.plot_curves)
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a self-contained HTML page about the study; return its path.

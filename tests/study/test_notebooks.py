@@ -6,7 +6,6 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -75,48 +74,6 @@ def test_a_version_is_in_the_default_store(tmp_path: Path, monkeypatch: pytest.M
     assert study.name == "note-2"
 
 
-def told_study(folder: Path) -> dt.Study:
-    study = dt.create_study(Adding, name="note", metric="loss", storage=folder)
-    for value in (0.5, 0.25, 1.0):
-        study.add_trial({"lr": value}, values=value, steps=3)
-    return study
-
-
-PLOTS: list[Callable[[dt.Study], Any]] = [
-    lambda study: study.plot_history(),
-    lambda study: study.plot_importances(),
-    lambda study: study.plot_slice(["lr"]),
-    lambda study: study.plot_parallel(),
-]
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("plot", PLOTS)
-def test_a_plot_has_the_trials(
-    plot: Callable[[dt.Study], Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    study = told_study(tmp_path)
-    figure = plot(study)
-    assert len(figure.data) >= 1
-    assert "A new study" not in capfd.readouterr().err
-    study.close()
-
-
-def test_importances_need_complete_trials(tmp_path: Path) -> None:
-    study = dt.create_study(Adding, name="note", metric="loss", storage=tmp_path)
-    with pytest.raises(ConfigurationError, match="at least 2 complete trials, got 0 of 0"):
-        study.plot_importances()
-    study.close()
-
-
-def test_a_missing_plotly_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = told_study(tmp_path)
-    monkeypatch.setattr("optuna.visualization.is_available", lambda: False)
-    with pytest.raises(ModuleNotFoundError, match=r"dasktune\[optuna\]"):
-        study.plot_history()
-    study.close()
-
-
 def test_an_awaited_run_lets_others_go_on(tmp_path: Path) -> None:
     study = dt.create_study(Adding, name="note", metric="loss", storage=tmp_path)
 
@@ -136,7 +93,6 @@ def test_an_awaited_run_lets_others_go_on(tmp_path: Path) -> None:
     ) as c:
         assert asyncio.run(both(c)) > 1
     assert len(study.trials) == 3
-    assert len(study.plot_curves().data) == 3
     assert study.best_value == pytest.approx(0.2)
     study.close()
 
