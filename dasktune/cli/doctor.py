@@ -51,9 +51,7 @@ def doctor(
     from dasktune.doctor.study import study_of
 
     with (
-        study_of(
-            lambda: load(file, config or ()).study(), lambda: load(file, config or ()).tuner()
-        ) as checked,
+        study_of(lambda: load(file, config or ()).study()) as checked,
         _client(file.parent, checked, cluster, jobs) as client,
     ):
         diagnosis = examine(checked, client, seconds=seconds)

@@ -201,7 +201,7 @@ class Collector:
         return () if cluster is None else tuple(pool.status for pool in cluster.pools())
 
     def _look(self, packages: list[str]) -> Look | None:
-        """Look at all workers; return the look at the scheduler, None if it does not answer."""
+        """Look at all workers; return the look at the scheduler if it answers."""
         plan = self._checked.plan
         folder = storage.local_folder(plan.store)
         folders, paths = [] if folder is None else [str(folder)], _paths_in(plan.config)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dasktune.cluster.pools import PoolStatus
-from dasktune.doctor.needs import TriedNeeds
 from dasktune.needs import NO_NEEDS, Needs
 
 
@@ -152,8 +151,6 @@ class TrainerFacts:
     name: str
     #: The needs of every stage.
     needs: Needs = NO_NEEDS
-    #: The needs that the study's function gives its configurations; None without a function.
-    tried: TriedNeeds | None = None
     #: The number of threads that it declares.
     threads: int | None = None
     #: Whether `check_resume` found that it resumes exactly; None if it was never checked.

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from dasktune.doctor.facts import Facts, Look, Offset, StoreUse, Torch, WorkerFacts
 from dasktune.doctor.findings import Finding, ok, problem, warning
-from dasktune.doctor.needs import TriedNeeds
 from dasktune.engine.timeouts import LEASE_SECONDS, RENEW_SECONDS
 from dasktune.needs import Offer, unmet_text
 from dasktune.words import counted
@@ -32,9 +31,6 @@ LITTLE_MEMORY = 2**30
 
 FULL_GPU = 0.1
 """Share of a GPU's memory that must be free."""
-
-MORE_WORKERS = "start workers that have it (dask worker --resources, DASKTUNE_TAGS)"
-"""The remedy where no worker has the resources or tags that are needed."""
 
 
 def store(facts: Facts) -> Iterator[Finding]:
@@ -277,42 +273,19 @@ def _shared(facts: Facts) -> Iterator[Finding]:
 
 
 def resources(facts: Facts) -> Iterator[Finding]:
-    """Find needs of stages and configurations that no worker meets."""
-    workers = [worker for worker, _ in facts.looks]
+    """Find needs of stages that no worker meets."""
+    needs = facts.trainer.needs
     offers = [
-        Offer.of(look.resources, worker.kind or "", worker.tags) for worker, look in facts.looks
+        (worker, Offer.of(look.resources, worker.kind or "", worker.tags))
+        for worker, look in facts.looks
     ]
-    needs, tried = facts.trainer.needs, facts.trainer.tried
-    if not offers:
-        return
-    if tried is not None:
-        yield from _tried(tried, offers)
-    able = [worker for worker, offer in zip(workers, offers, strict=True) if needs.fits(offer)]
-    if not able:
-        words = f"stages need {needs}; {unmet_text(needs, offers)}"
-        yield problem("resources", words, MORE_WORKERS)
-    elif not needs.are_none:
+    able = [worker for worker, offer in offers if needs.fits(offer)]
+    if offers and not able:
+        words = f"stages need {needs}; {unmet_text(needs, [offer for _, offer in offers])}"
+        mend = "start workers that have it (dask worker --resources, DASKTUNE_TAGS)"
+        yield problem("resources", words, mend)
+    elif able and not needs.are_none:
         yield ok("resources", f"{needs}, as stages need", *able)
-
-
-def _tried(tried: TriedNeeds, offers: Sequence[Offer]) -> Iterator[Finding]:
-    """Yield the first needs of a configuration that no worker meets."""
-    if not tried.tried:
-        words = "needs come from a function, and no configuration is known to try it with"
-        mend = "check the study file with 'dasktune doctor', whose tuner has a space"
-        yield warning("needs", words, mend)
-        return
-    unmet = [(own, example) for own, example in tried.needs if not any(map(own.fits, offers))]
-    if unmet:
-        own, example = unmet[0]
-        kinds = f"{len(unmet):,} of {counted(len(tried.needs), 'kind')} of needs"
-        words = f"{example}: {unmet_text(own, offers)} (unmet: {kinds}, of {tried.tried})"
-        yield problem("needs", words, MORE_WORKERS)
-    if tried.problem:
-        yield problem("needs", tried.problem, "mend the function: such trials fail")
-    if not unmet and not tried.problem:
-        words = f"workers meet {counted(len(tried.needs), 'kind')} of needs, of {tried.tried}"
-        yield ok("needs", words)
 
 
 def _gib(nbytes: float) -> str:

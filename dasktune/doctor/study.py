@@ -14,9 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from dasktune.algos.base import Tuner
 from dasktune.doctor.facts import TrainerFacts
-from dasktune.doctor.needs import TriedNeeds, try_needs
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
@@ -44,12 +42,10 @@ class CheckedStudy:
     fingerprint: str
     #: The open database, or the URL where it would be.
     database: Database | str
-    #: The needs that the study's function gives its configurations; None without a function.
-    tried: TriedNeeds | None = None
 
     @classmethod
-    def of(cls, study: Study, tuner: Tuner | None = None) -> CheckedStudy:
-        """Return an open study as a study to check, with the tuner that it will run."""
+    def of(cls, study: Study) -> CheckedStudy:
+        """Return an open study as a study to check."""
         row = study.database.study(study.name)
         return cls(
             name=study.name,
@@ -57,7 +53,6 @@ class CheckedStudy:
             plan=study.plan_of_run("doctor"),
             fingerprint="" if row is None else str(row.spec["fingerprint"]),
             database=study.database,
-            tried=try_needs(study.study_config.needs, tuner),
         )
 
     def facts(self) -> TrainerFacts:
@@ -66,7 +61,6 @@ class CheckedStudy:
         return TrainerFacts(
             name=self.trainer.__qualname__,
             needs=self.plan.needs,
-            tried=self.tried,
             threads=threads if isinstance(threads, int) else None,
             checked=self._checked(),
         )
@@ -91,13 +85,8 @@ class CheckedStudy:
 
 
 @contextmanager
-def study_of(
-    make: Callable[[], Study], make_tuner: Callable[[], Tuner] | None = None
-) -> Iterator[CheckedStudy]:
-    """Yield the study that `make` would create or open, without creating it there.
-
-    `make_tuner` is called if the needs of the tuner's configurations come from a function.
-    """
+def study_of(make: Callable[[], Study]) -> Iterator[CheckedStudy]:
+    """Yield the study that `make` would create or open, without creating it there."""
     config = config_of(make)
     if config is None:
         raise ConfigurationError("the study must be made by create_study")
@@ -106,9 +95,7 @@ def study_of(
         opening_with(open_in(Path(scratch))),
     ):
         with closing(make()) as study:
-            has_function = callable(config.needs)
-            tuner = make_tuner() if make_tuner is not None and has_function else None
-            checked = CheckedStudy.of(study, tuner)
+            checked = CheckedStudy.of(study)
         store = config.store_url
         if "://" not in store:
             store = str(Path(store).expanduser().absolute())

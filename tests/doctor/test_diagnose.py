@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dasktune.algos import PBT, Grid, Tuner
 from dasktune.doctor.checks import diagnose, severity
 from dasktune.doctor.collect import offset_of
 from dasktune.doctor.facts import (
@@ -26,9 +25,7 @@ from dasktune.doctor.facts import (
     WorkerFacts,
 )
 from dasktune.doctor.findings import Diagnosis, Finding, Status
-from dasktune.doctor.needs import TriedNeeds, try_needs
 from dasktune.needs import Needs
-from dasktune.space import Space
 
 GIB = 2**30
 WORKERS = ("tcp://10.0.0.1:1", "tcp://10.0.0.2:1")
@@ -142,42 +139,6 @@ def unanswered(facts: Facts) -> Facts:
 SECOND, BOTH, NONE = WORKERS[1:], WORKERS, ()
 W, P = Status.WARNING, Status.PROBLEM
 
-TRIED = TriedNeeds(
-    tried="200 samples",
-    needs=((Needs.of(None), "{'layers': 18}"), (Needs.of({"GPU": 2}), "{'layers': 50}")),
-    problem="KeyError: 'size'",
-)
-
-
-def needs_of_layers(hp: dict[str, object]) -> dict[str, int] | None:
-    if hp["layers"] == 34:
-        raise KeyError("size")
-    return {"GPU": 2} if hp["layers"] == 50 else None
-
-
-@pytest.mark.parametrize(
-    ("tuner", "tried"),
-    [
-        (Grid(Space(layers=[18, 34, 50]), max_steps=2), "the 3 configurations of the tuner"),
-        (
-            PBT(Space(layers=[18, 34, 50]), population=5, max_steps=4, every=2),
-            "drawn from the space",
-        ),
-    ],
-)
-def test_try_needs_tries_each_kind_of_configuration(tuner: Tuner, tried: str) -> None:
-    found = try_needs(needs_of_layers, tuner)
-    assert found is not None
-    assert tried in found.tried
-    assert {own for own, _ in found.needs} == {own for own, _ in TRIED.needs}
-    assert "KeyError: 'size'" in found.problem
-
-
-def test_try_needs_without_a_function_or_tuner_tries_nothing() -> None:
-    assert try_needs({"GPU": 1}, None) is None
-    assert try_needs(needs_of_layers, None) == TriedNeeds()
-
-
 TABLE: list[tuple[Change, str, Status, str, tuple[str, ...]]] = [
     (of_worker(look=packages(python="3.12.1")), "python", P, "3.12.1, here 3.11.7", SECOND),
     (of_worker(look=packages(python="3.11.9")), "python", W, "3.11.9", SECOND),
@@ -263,13 +224,6 @@ TABLE: list[tuple[Change, str, Status, str, tuple[str, ...]]] = [
         SECOND,
     ),
     (of("trainer", needs=Needs.of({"GPU": 1})), "resources", P, "no worker has GPU=1", NONE),
-    (of("trainer", tried=TriedNeeds()), "needs", W, "no configuration is known", NONE),
-    (of("trainer", tried=TRIED), "needs", P, "{'layers': 50}: no worker has GPU=2", NONE),
-    (of("trainer", tried=replace(TRIED, needs=())), "needs", P, "KeyError: 'size'", NONE),
-    (
-        of("trainer", tried=replace(TRIED, problem="", needs=TRIED.needs[:1])),
-        *("needs", Status.OK, "workers meet 1 kind of needs, of 200 samples", NONE),
-    ),
 ]
 
 
