@@ -370,16 +370,18 @@ def rename(
 
 
 @app.command()
+@flat
 def export(
-    file: StudyPath,
+    target: Target,
+    *,
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             metavar="PATH",
-            help="Where to: .pt or .pth for torch, .npz for NumPy; .ckpt for Lightning, "
-            ".json or .ubj for XGBoost, .txt for LightGBM.",
+            help="Where to; model.pt if not given. .pt or .pth for torch, .npz for NumPy; .ckpt "
+            "for Lightning, .json or .ubj for XGBoost, .txt for LightGBM.",
         ),
-    ] = Path("model.pt"),
+    ] = None,
     trial: Annotated[
         int | None, typer.Option(min=0, help="Which trial; the best one if not given.")
     ] = None,
@@ -393,17 +395,35 @@ def export(
     only: Annotated[
         str | None, typer.Option(metavar="PART", help="Just this part of the state, such as model.")
     ] = None,
-    config: Config = None,
+    optuna: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Write the study into this Optuna storage instead, such as sqlite:///optuna.db.",
+        ),
+    ] = None,
+    study: Annotated[
+        str | None, typer.Option(help="With --optuna: the study; needed if there are several.")
+    ] = None,
+    stores: StoreFlags,
     as_json: AsJson = False,
 ) -> None:
-    """Write the model of a trial to a plain file.
+    """Write the model of a trial to a plain file, or a study into an Optuna storage.
 
-    A state that is not stored any more is trained again first, here and on the CPU.
+    The model needs the study file. A state that is not stored any more is trained again first,
+    here and on the CPU. With --optuna nothing is trained, and the study may run meanwhile: its
+    trials so far take the place of those that an earlier call has written.
     """
-    from dasktune.cli.export import export_state
+    from dasktune.cli.export import ModelFile, export_state, export_study
 
-    study, _ = open_study(file, config)
-    _print(export_state(study, trial, out, step=step, only=only), as_json=as_json)
+    model = ModelFile(out=out, trial=trial, step=step, only=only)
+    if optuna is not None:
+        _print(export_study(stores.places(target, study), optuna, model), as_json=as_json)
+        return
+    if study or stores.storage or stores.database:
+        raise ConfigurationError("--study, --storage and --database of export need --optuna")
+    opened, _ = open_study(Path(target), stores.config)
+    _print(export_state(opened, model), as_json=as_json)
 
 
 @app.command()

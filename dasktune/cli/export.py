@@ -1,4 +1,4 @@
-"""The command ``export``: write the model of a trial to a file."""
+"""The command ``export``: write the model of a trial, or a study for Optuna."""
 
 from __future__ import annotations
 
@@ -6,12 +6,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dasktune.cli.options import open_results
+from dasktune.errors import ConfigurationError
+from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import size_text
 from dasktune.types import Step
 from dasktune.words import counted
 
 if TYPE_CHECKING:
+    from dasktune.cli.ls import Places
     from dasktune.study.study import Study
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """The file to write, and the state that it gets: None leaves a choice to the defaults."""
+
+    out: Path | None = None
+    trial: int | None = None
+    step: str | None = None
+    only: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +56,50 @@ class Exported:
         return f"{self.path}: trial {self.trial} after {steps}, {size_text(self.nbytes)}"
 
 
-def export_state(
-    study: Study, trial: int | None, path: Path, *, step: str | None, only: str | None
-) -> Exported:
-    """Write the state of a trial, the best one if None, and return what was written.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedStudy:
+    """A study that was written into an Optuna storage."""
+
+    study: str
+    optuna: str
+    trials: int
+
+    def to_json(self) -> dict[str, object]:
+        """Return a JSON document."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.optuna}: study {self.study!r}, {counted(self.trials, 'trial')}"
+
+
+def export_state(study: Study, model: ModelFile) -> Exported:
+    """Write the state of a trial, the best one if none is given, and return what was written.
 
     Raises
     ------
     ConfigurationError
-        If `step` is neither a number nor ``best``, or as `dasktune.Study.export`.
+        If the step is neither a number nor ``best``, or as `dasktune.Study.export`.
     """
+    step = model.step
     wanted = int(step) if step is not None and step.isdecimal() and step.isascii() else step
-    number, chosen = study.chosen_state(trial, wanted)
-    written = study.export(number, path, step=chosen, only=only)
+    number, chosen = study.chosen_state(model.trial, wanted)
+    out = Path("model.pt") if model.out is None else model.out
+    written = study.export(number, out, step=chosen, only=model.only)
     return Exported(path=written, trial=number, step=chosen, nbytes=written.stat().st_size)
+
+
+def export_study(places: Places, url: str, model: ModelFile) -> ExportedStudy:
+    """Write a study into an Optuna storage, and return what was written.
+
+    Raises
+    ------
+    ConfigurationError
+        If options of a model are given, or as `dasktune.Study.optuna_study`.
+    """
+    if model != ModelFile():
+        raise ConfigurationError(
+            "--optuna writes all trials; leave out --out, --trial, --step and --only"
+        )
+    with open_results(places) as results:
+        trials = results.optuna_study(url).trials
+        return ExportedStudy(study=results.name, optuna=redacted(url), trials=len(trials))

@@ -253,8 +253,8 @@ DATABASE_SILENT_SECONDS = 60
 SQLITE_SECONDS = 30.0
 """Longest wait for another process that writes to the same SQLite file."""
 
-MIRROR_SECONDS = 2.0
-"""Shortest time between two writes to an Optuna study: users look at it, no decision does."""
+LOGGER_SECONDS = 2.0
+"""Shortest time between two writes to a logger: users look at it, no decision does."""
 
 # ------------------------------------------------------------------------ the status of a run
 

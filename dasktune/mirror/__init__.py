@@ -6,14 +6,12 @@ This module imports Optuna only when a function needs it.
 from __future__ import annotations
 
 from dasktune.mirror.loggers import Logger, OpenLogger
-from dasktune.mirror.mirroring import Mirror
 from dasktune.mirror.runs import LoggedStudy, SharedSteps, TrialRun
 from dasktune.mirror.snapshot import Seen, Span, optuna_study, spans_of
 
 __all__ = [
     "LoggedStudy",
     "Logger",
-    "Mirror",
     "OpenLogger",
     "Seen",
     "SharedSteps",

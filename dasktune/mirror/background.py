@@ -10,9 +10,9 @@ from typing import Final, Generic, TypeVar
 
 logger = logging.getLogger(__name__)
 
-DUTY: Final = 0.02
+DUTY: Final = 0.1
 """Share of the time in which the thread may write. With a slow storage it writes seldom and
-much at once, which costs less."""
+much at once, which costs less; but people look at it while the study runs."""
 
 Change = TypeVar("Change")
 Item = TypeVar("Item")
@@ -33,8 +33,6 @@ class Background(Generic[Change]):
         The log record for a failure of `write`; ``%s`` becomes its reason.
     interval
         Least number of seconds between two writes.
-    duty
-        Share of the time in which the thread may write.
     """
 
     def __init__(
@@ -45,20 +43,16 @@ class Background(Generic[Change]):
         *,
         warning: str,
         interval: float,
-        duty: float = DUTY,
     ) -> None:
         self._write_changes = write
         self._join = join
         self._warning = warning
         self._interval = interval
-        self._duty = duty
         self._lock = threading.Lock()
         self._changes: dict[int, Change] = {}
         self._is_closing = threading.Event()
         self.is_broken = False
         """Whether a write failed, so that nothing is written any more."""
-        self.seconds = 0.0
-        """Seconds of writing so far."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -82,7 +76,7 @@ class Background(Generic[Change]):
     def _run(self) -> None:
         pause = self._interval
         while not self._is_closing.wait(pause):
-            pause = max(self._interval, self._write() / self._duty)
+            pause = max(self._interval, self._write() / DUTY)
         self._write()
 
     def _write(self) -> float:
@@ -97,9 +91,7 @@ class Background(Generic[Change]):
         except Exception as error:  # noqa: BLE001 - a storage of the user's may raise anything
             self.is_broken = True
             logger.warning(self._warning, error)
-        took = time.perf_counter() - began
-        self.seconds += took
-        return took
+        return time.perf_counter() - began
 
 
 def in_parts(items: Sequence[Item], size: int) -> Iterable[Sequence[Item]]:

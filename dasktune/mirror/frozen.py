@@ -25,7 +25,7 @@ from dasktune.space import Float, Int
 from dasktune.types import Direction, Metrics, Objective, Step, TrialState, Value
 
 NUMBER: Final = "dasktune:number"
-"""System attribute of each mirrored trial: its number in our study."""
+"""System attribute of each trial of a snapshot: its number in our study."""
 
 STATES: Final[Mapping[TrialState, OptunaState]] = {
     TrialState.RUNNING: OptunaState.RUNNING,
@@ -49,28 +49,14 @@ class Translator:
     The first parameter has the plain name. If another tuner has another space, its parameter is
     called ``lr (2)``, and so on.
 
-    Parameters
-    ----------
-    objective
-        The objective of the study.
+    A grid has no domains. Its values become the options of a parameter, or its range if they are
+    more than `MOST_OPTIONS` numbers.
     """
 
-    def __init__(self, objective: Objective) -> None:
+    def __init__(self, objective: Objective, records: Iterable[TrialRecord]) -> None:
         self._objective = objective
         self._distributions: dict[str, BaseDistribution] = {}
         self._values: dict[str, dict[tuple[type, Value], None]] = {}
-
-    def adopt(self, distributions: Mapping[str, BaseDistribution]) -> None:
-        """Add the distributions that the Optuna study has already."""
-        self._distributions |= distributions
-
-    def see(self, records: Iterable[TrialRecord]) -> None:
-        """Collect the domains of trials, and the values of trials without domains.
-
-        A grid has no domains. Its values become the options of a parameter, or its range if
-        they are more than `MOST_OPTIONS` numbers.
-        """
-        self._values = {}
         for record in records:
             for name, document in record.domains.items():
                 if name not in self._distributions:
@@ -83,21 +69,12 @@ class Translator:
     def translate(
         self, record: TrialRecord, metrics: Mapping[Step, Metrics], span: tuple[float, float]
     ) -> FrozenTrial:
-        """Return a trial as an Optuna trial, with the metrics of these steps.
+        """Return a trial as an Optuna trial, with its metrics, and its start and end.
 
         A value that is NaN or infinite becomes the infinity that is worst in its direction:
         Optuna does not store NaN as a result, and our tuners rank such trials last, too. The
         attribute ``not finite`` has the original value. As Optuna requires, running and failed
         trials have no values, and with several objectives there are no intermediate values.
-
-        Parameters
-        ----------
-        record
-            The trial; without domains, `see` must have seen it before.
-        metrics
-            The metrics by step.
-        span
-            Start and end of the trial, in epoch seconds.
         """
         state = STATES[record.state]
         taken = list(self._parameters(record))

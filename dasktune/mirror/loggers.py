@@ -5,18 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from dasktune.engine.timeouts import MIRROR_SECONDS
+from dasktune.engine.timeouts import LOGGER_SECONDS
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, shown
 from dasktune.graph.plan import SearchPlan
 from dasktune.mirror.background import Background
 from dasktune.mirror.runs import LoggedStudy, Runs, TrialRun
 from dasktune.types import Step
-
-DUTY: Final = 0.1
-"""Share of the time in which a logger may write: people look at it while the study runs."""
 
 
 class OpenLogger(Protocol):
@@ -109,7 +106,7 @@ class LoggerFeed:
         plan: SearchPlan,
         records: Iterable[TrialRecord],
         *,
-        interval: float = MIRROR_SECONDS,
+        interval: float = LOGGER_SECONDS,
     ) -> None:
         records = sorted(records, key=lambda record: record.number)
         self._open = logger.open(study)
@@ -123,7 +120,6 @@ class LoggerFeed:
             warning=f"study {study.name.replace('%', '%%')} is not logged by {kind} any more: %s. "
             "Its training goes on, and the next run writes the rest",
             interval=interval,
-            duty=DUTY,
         )
         self.take(plan, records)
 

@@ -1,13 +1,14 @@
-"""A snapshot of a study as an Optuna study in memory, for `optuna.visualization`."""
+"""A snapshot of a study as an Optuna study in memory."""
 
 from __future__ import annotations
 
 import logging
 import time
+import warnings
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.plan import SearchPlan
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
     import optuna
 
 Seen = tuple[TrialRecord, Mapping[Step, Metrics]]
-"""A trial and its metrics by step: all of them, or the new ones."""
+"""A trial and its metrics by step."""
 
 Span = tuple[float, float]
 """Start and end, in epoch seconds."""
+
+_LOGGERS: Final = ("_in_memory", "_rdb.storage", "journal._storage")
+"""Modules of ``optuna.storages`` that log each new study."""
 
 
 def optuna_study(
@@ -44,16 +48,16 @@ def optuna_study(
         Start and end of each trial's training, by number; the present time by default.
     """
     import optuna
+    from optuna.study import StudyDirection
 
     from dasktune.mirror.frozen import Translator
-    from dasktune.mirror.opening import directions_of, metrics_named
 
     seen = sorted(trials, key=lambda pair: pair[0].number)
-    translator = Translator(objective)
-    translator.see(record for record, _ in seen)
-    with _without_its_name(name):
-        study = optuna.create_study(study_name=name, directions=directions_of(objective))
-    metrics_named(study, objective)
+    translator = Translator(objective, [record for record, _ in seen])
+    directions = [StudyDirection[direction.name] for direction in objective.directions]
+    with unlogged(name):
+        study = optuna.create_study(study_name=name, directions=directions)
+    metrics_named(study, objective.metrics)
     now = time.time()
     for record, metrics in seen:
         span = (spans or {}).get(record.number, (now, now))
@@ -61,19 +65,30 @@ def optuna_study(
     return study
 
 
+def metrics_named(study: optuna.Study, names: Sequence[str]) -> None:
+    """Give an Optuna study the names of its metrics."""
+    from optuna.exceptions import ExperimentalWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        study.set_metric_names(list(names))
+
+
 @contextmanager
-def _without_its_name(name: str) -> Iterator[None]:
-    """Leave out Optuna's log record of a new study in memory, which nobody has asked for."""
-    logger = logging.getLogger("optuna.storages._in_memory")
+def unlogged(name: str) -> Iterator[None]:
+    """Leave out Optuna's log record of a new study, which nobody has asked for."""
+    loggers = [logging.getLogger(f"optuna.storages.{module}") for module in _LOGGERS]
 
     def is_other(record: logging.LogRecord) -> bool:
         return name not in record.getMessage()
 
-    logger.addFilter(is_other)
+    for logger in loggers:
+        logger.addFilter(is_other)
     try:
         yield
     finally:
-        logger.removeFilter(is_other)
+        for logger in loggers:
+            logger.removeFilter(is_other)
 
 
 def spans_of(

@@ -6,6 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -66,6 +67,7 @@ from dasktune.words import counted
 if TYPE_CHECKING:
     import optuna
     import pandas
+    from optuna.storages import BaseStorage
 
     from dasktune.traces.trace import Trace
 
@@ -469,15 +471,36 @@ class StudyResults:
             objective=self.objective,
         )
 
-    def optuna_study(self) -> optuna.Study:
+    def optuna_study(self, storage: str | Path | BaseStorage | None = None) -> optuna.Study:
         """Return an Optuna study in memory with these trials, for ``optuna.visualization``.
+
+        Parameters
+        ----------
+        storage
+            An Optuna storage, the URL of a database, or the path of a SQLite file, which is
+            created if it is missing. The Optuna study is written there, too, for optuna-dashboard
+            and other programs. It takes the place of the one that an earlier call has written, with
+            all that other programs have attached to it.
+
+        Raises
+        ------
+        ConfigurationError
+            If the storage has another study of this name, or other programs have added trials to
+            the one that an earlier call has written.
+        StorageError
+            If the storage cannot be opened or written.
 
         Examples
         --------
         ``optuna.visualization.plot_param_importances(study.optuna_study())``
         """
         spans = spans_of(self.plan, self.stages(), self.records)
-        return optuna_study(self.name, self.objective, self.seen(self.records.values()), spans)
+        study = optuna_study(self.name, self.objective, self.seen(self.records.values()), spans)
+        if storage is not None:
+            from dasktune.mirror.storages import write_snapshot
+
+            write_snapshot(study, storage, f"{self.row.root}:{self.row.created}")
+        return study
 
     def seen(self, records: Iterable[TrialRecord]) -> Iterator[Seen]:
         """Yield trials with their known metrics."""

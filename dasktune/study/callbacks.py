@@ -1,4 +1,4 @@
-"""Callbacks: code of users that runs at the events of a run; mirror and loggers of a study."""
+"""Callbacks: code of users that runs at the events of a run; loggers of a study."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dasktune.engine.outcome import Outcome
-from dasktune.engine.timeouts import MIRROR_SECONDS
+from dasktune.engine.timeouts import LOGGER_SECONDS
 from dasktune.engine.trials import Trial, trial_of
-from dasktune.mirror import LoggedStudy, Logger, Mirror
+from dasktune.mirror import LoggedStudy, Logger
 from dasktune.mirror.loggers import LoggerFeed
 from dasktune.results.results import StudyResults
 from dasktune.types import Report, TrialState
@@ -45,38 +45,15 @@ class Callback:
         """Handle the end of this run: the tuner has ended, or a limit or `stop` ended it."""
 
 
-class Mirroring:
-    """Keeps an Optuna storage and loggers, if there are any, up to date while its context lasts.
-
-    Parameters
-    ----------
-    results
-        Reads the study.
-    storage
-        See `dasktune.mirror.Mirror`; None for no mirror.
-    owner
-        Tells the study from others of its name.
-    loggers
-        Get each trial as a run.
-    folder
-        Where relative paths of loggers start; None is the working directory.
-    """
+class LoggerFeeds:
+    """Keeps the loggers of a study up to date while its context lasts."""
 
     def __init__(
-        self,
-        results: StudyResults,
-        storage: Any,
-        *,
-        owner: str,
-        loggers: Iterable[Logger] = (),
-        folder: Path | None = None,
+        self, results: StudyResults, loggers: Iterable[Logger], folder: Path | None
     ) -> None:
         self._results = results
-        self._storage = storage
-        self._owner = owner
         self._loggers = tuple(loggers)
         self._folder = folder
-        self._mirror: Mirror | None = None
         self._feeds: list[LoggerFeed] = []
         self._followed = 0.0
         self._closing = ExitStack()
@@ -88,45 +65,27 @@ class Mirroring:
         self.close()
 
     def open(self) -> None:
-        """Open the storage and the loggers, and bring their trials up to date."""
+        """Open the loggers, and bring their trials up to date."""
+        results = self._results
+        about = LoggedStudy.of(results.row, results.objective, self._folder)
         try:
-            self._open_mirror()
-            self._open_loggers()
+            for logger in self._loggers[len(self._feeds) :]:
+                feed = LoggerFeed(logger, about, results.plan, results.records.values())
+                self._feeds.append(feed)
+                self._closing.callback(feed.close)
         except BaseException:
             self.close()
             raise
 
-    def _open_mirror(self) -> None:
-        if self._storage is not None and self._mirror is None:
-            results = self._results
-            self._mirror = Mirror(self._storage, results.name, results.objective, owner=self._owner)
-            self._closing.callback(self._mirror.close)
-            self._mirror.update(results.seen(results.records.values()))
-
-    def _open_loggers(self) -> None:
-        results = self._results
-        about = LoggedStudy.of(results.row, results.objective, self._folder)
-        for logger in self._loggers[len(self._feeds) :]:
-            feed = LoggerFeed(logger, about, results.plan, results.records.values())
-            self._feeds.append(feed)
-            self._closing.callback(feed.close)
-
     def close(self) -> None:
         """Write what is left."""
-        self._mirror, self._feeds = None, []
+        self._feeds = []
         self._closing.close()
 
     def take(self, outcome: Outcome) -> None:
-        """Mirror an outcome: new reports of running trials, and all metrics of ended trials."""
+        """Pass on the trials of an outcome."""
         for feed in self._feeds:
             feed.take(self._results.plan, outcome.trials)
-        if self._mirror is None:
-            return
-        reports = {report.trial: {report.step: report.metrics} for report in outcome.reports}
-        ended = [record for record in outcome.trials if record.state.is_finished]
-        others = [record for record in outcome.trials if not record.state.is_finished]
-        self._mirror.update((record, reports.get(record.number, {})) for record in others)
-        self._mirror.update(self._results.seen(ended))
 
     def following(self, on_turn: Callable[[Given], None] | None) -> Callable[[Given], None] | None:
         """Return a function for each turn of a run that also passes on metrics between reports.
@@ -142,7 +101,7 @@ class Mirroring:
         def follow(snapshot: Given) -> None:
             if on_turn is not None:
                 on_turn(snapshot)
-            if time.monotonic() - self._followed > MIRROR_SECONDS:
+            if time.monotonic() - self._followed > LOGGER_SECONDS:
                 self.follow()
                 self._followed = time.monotonic()
 
@@ -157,27 +116,17 @@ class Mirroring:
 
 
 class Announcer:
-    """Passes the outcomes of an engine to the mirror, then to the callbacks.
+    """Passes the outcomes of an engine to the loggers, then to the callbacks."""
 
-    Parameters
-    ----------
-    study
-        The `dasktune.Study` that runs.
-    callbacks
-        Callbacks of the user.
-    mirroring
-        Mirrors each outcome before the callbacks get it.
-    """
-
-    def __init__(self, study: Any, callbacks: Iterable[Callback], mirroring: Mirroring) -> None:
+    def __init__(self, study: Any, callbacks: Iterable[Callback], feeds: LoggerFeeds) -> None:
         self._study = study
         self._callbacks = tuple(callbacks)
-        self._mirroring = mirroring
+        self._feeds = feeds
         self._ended: set[int] = set()
 
     def take(self, outcome: Outcome) -> None:
         """Pass on the reports and the ended trials of a durable outcome."""
-        self._mirroring.take(outcome)
+        self._feeds.take(outcome)
         if not self._callbacks:
             return
         records = self._study.records

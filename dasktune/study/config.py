@@ -66,7 +66,6 @@ class StudyConfig:
     reuse: str = "code"
     portable: bool | None = None
     on_nan: str = "rank"
-    mirror: Any = field(default=None, repr=False)
     loggers: Iterable[Logger] = ()
     budget: str | int | None = None
     keep: str = DEFAULT
@@ -139,12 +138,6 @@ class StudyConfig:
         return (
             default_database(self.store_url) if given is None else from_folder(self.folder, given)
         )
-
-    @property
-    def mirror_place(self) -> Any:
-        """The Optuna storage that is kept up to date: an object, a URL or a path; or None."""
-        is_place = isinstance(self.mirror, str | os.PathLike)
-        return from_folder(self.folder, str(self.mirror)) if is_place else self.mirror
 
     @property
     def _given_storage(self) -> str:

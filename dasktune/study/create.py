@@ -66,7 +66,6 @@ def create_study(
     reuse: str = "code",
     portable: bool | None = None,
     on_nan: str = "rank",
-    mirror: Any = None,
     loggers: Iterable[Logger] = (),
     budget: str | int | None = None,
     keep: str = DEFAULT,
@@ -146,10 +145,6 @@ def create_study(
     on_nan
         ``rank`` ranks a metric that is NaN or infinite below all others, ``fail`` ends its
         trial as a failure.
-    mirror
-        An Optuna storage (an object, a database's URL, or the path of a SQLite file) that
-        is kept up to date while the study runs, for optuna-dashboard. The study itself reads
-        only `database`.
     loggers
         Show each trial as a run of another program while the study runs, such as
         ``[dasktune.integrations.tensorboard.TensorBoard("runs/tensorboard")]``. Steps that
@@ -201,7 +196,6 @@ def create_study(
             reuse=reuse,
             portable=portable,
             on_nan=on_nan,
-            mirror=mirror,
             loggers=loggers,
             budget=budget,
             keep=keep,
@@ -268,14 +262,13 @@ def opening_with(opener: Opener) -> Iterator[None]:
 
 
 def open_in(folder: Path) -> Opener:
-    """Return an opener that keeps a study in a folder, with no mirror, logger or budget."""
+    """Return an opener that keeps a study in a folder, with no logger or budget."""
 
     def opener(config: StudyConfig) -> Study:
         moved = replace(
             config,
             storage=folder / "store",
             database=None,
-            mirror=None,
             loggers=(),
             budget=None,
         )

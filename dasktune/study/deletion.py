@@ -92,7 +92,7 @@ def delete_study(
     """Delete a study, and the states in its store that no other study of the database uses.
 
     Its trials, log and results are lost. Measured metrics stay as long as another study has the
-    same trainer and seed: it may use them. A mirror in Optuna's storage and reports stay, too.
+    same trainer and seed: it may use them. Snapshots in an Optuna storage and reports stay, too.
 
     Parameters
     ----------

@@ -34,13 +34,19 @@ OF_OPTIMIZE: Mapping[str, str] = {
 }
 """Keywords of ``optuna.Study.optimize``, and the words of dasktune for them."""
 
+GONE: Mapping[str, str] = {
+    "mirror": "mirror is gone; `dasktune export STORAGE --study NAME --optuna URL`, or "
+    "study.optuna_study(URL), writes the study into an Optuna storage",
+}
+"""Options of earlier versions, and what takes their place."""
+
 
 def explained(
     hints: Mapping[str, str], example: str
 ) -> Callable[[Callable[Given, Returned]], Callable[Given, Returned]]:
     """Return a decorator that refuses Optuna's keywords with the words to write in their place.
 
-    A call that misses an argument is refused with the example.
+    So are the options of `GONE`; a call that misses an argument is refused with the example.
     """
 
     def decorate(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
@@ -53,6 +59,7 @@ def explained(
                 for name, value in kwargs.items()
                 if name in hints
             )
+            refuse(GONE[name] for name in kwargs if name in GONE)
             shown = f", such as {example} ({PAGE})"
             refuse(call_problems(function.__name__, signature, args, kwargs, example=shown))
             return function(*args, **kwargs)

@@ -62,7 +62,7 @@ from dasktune.storage.database.schema import StageRow
 from dasktune.storage.retention import Keep
 from dasktune.study.additions import StudyAdditions, recorder_of
 from dasktune.study.ask_tell import Opened
-from dasktune.study.callbacks import Announcer, Callback, Mirroring
+from dasktune.study.callbacks import Announcer, Callback, LoggerFeeds
 from dasktune.study.changed_code import OpenCode
 from dasktune.study.config import StudyConfig
 from dasktune.study.first_check import KnownTrials, TrainerChecks, known_trials
@@ -114,8 +114,8 @@ class Optimizer:
         The `dasktune.Study` that callbacks get.
     config, results
         Its configuration, and its reader.
-    mirroring
-        Gets all outcomes.
+    feeds
+        Get all outcomes.
 
     Attributes
     ----------
@@ -128,13 +128,13 @@ class Optimizer:
     """
 
     def __init__(
-        self, study: Any, config: StudyConfig, results: StudyResults, mirroring: Mirroring
+        self, study: Any, config: StudyConfig, results: StudyResults, feeds: LoggerFeeds
     ) -> None:
         self._study = study
         self._name = config.name
         self._config = config
         self._results = results
-        self._mirroring = mirroring
+        self._feeds = feeds
         self._additions = StudyAdditions(results, self.alone)
         self._owner = f"{results.row.root}:{results.row.created}"
         self._lock = threading.Lock()
@@ -253,7 +253,7 @@ class Optimizer:
         if not check or not checks_are_on() or allow_failed_check:
             audit = 0.0
         self._transfer = transfer
-        announcer = Announcer(self._study, callbacks, self._mirroring)
+        announcer = Announcer(self._study, callbacks, self._feeds)
         with self.alone():
             results.catch_up()
             results.look_again(timeouts.waits.listing_seconds)
@@ -297,7 +297,7 @@ class Optimizer:
                 try:
                     with (
                         self._displayed(progress, is_checked=is_checked) as display,
-                        self._mirroring,
+                        self._feeds,
                         self._stoppable(meter),
                         interruptible(self.stop, lambda: self._interrupted_line(meter)),
                         self._checks.running(known, timeouts.step_seconds),
@@ -837,7 +837,7 @@ class Optimizer:
         on_turn = None if display is None else display.follow(engine)
         with started.runner(
             client,
-            on_turn=self._mirroring.following(on_turn),
+            on_turn=self._feeds.following(on_turn),
             on_safe=announcer.take,
         ) as self.runner:
             if self._is_stopping:
@@ -937,7 +937,7 @@ class Optimizer:
         place = self._results.history.place_of(copy.deepcopy(tuner))
         engine = self.engine()
         engine.dismiss()  # stages that the loop of another tuner still waits for
-        self._mirroring.open()
+        self._feeds.open()
         begin = partial(begin_tuner, engine, place, self._inputs(place.tuner))
         return Opened(engine=engine, recorder=recorder_of(self._results), begin=begin)
 

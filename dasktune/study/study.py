@@ -23,7 +23,7 @@ from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
 from dasktune.study.additions import StudyAdditions
 from dasktune.study.ask_tell import AskTell
-from dasktune.study.callbacks import Mirroring
+from dasktune.study.callbacks import LoggerFeeds
 from dasktune.study.config import StudyConfig
 from dasktune.study.export import TrialExports
 from dasktune.study.optimize import Optimizer
@@ -77,18 +77,11 @@ class Study:
         self.store, self.database = store, database
         self.config: Mapping[str, object] = dict(config.config or {})
         self.report_every = config.report_every
-        owner = f"{row.root}:{row.created}"
-        self._mirroring = Mirroring(
-            self.results,
-            config.mirror_place,
-            owner=owner,
-            loggers=config.loggers,
-            folder=config.folder,
-        )
-        self._optimizer = Optimizer(self, config, self.results, self._mirroring)
+        self._feeds = LoggerFeeds(self.results, config.loggers, config.folder)
+        self._optimizer = Optimizer(self, config, self.results, self._feeds)
         self._additions = StudyAdditions(self.results, self._optimizer.alone)
         self._exports = TrialExports(self.results, config, self._optimizer.code)
-        open_tuner, on_safe = self._optimizer.open_tuner, self._mirroring.take
+        open_tuner, on_safe = self._optimizer.open_tuner, self._feeds.take
         self._asking = AskTell(self.name, self.seed, open_tuner, on_safe)
 
     def __repr__(self) -> str:
@@ -288,8 +281,8 @@ class Study:
         )
 
     def close(self) -> None:
-        """Close the database, the mirror and the loggers."""
-        self._mirroring.close()
+        """Close the database and the loggers."""
+        self._feeds.close()
         self.results.close()
 
 

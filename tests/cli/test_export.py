@@ -1,4 +1,4 @@
-"""``dasktune export`` writes the model of a trial to a plain file."""
+"""``dasktune export`` writes the model of a trial, or a study for Optuna."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import optuna
 import pytest
 import torch
 
@@ -61,3 +62,23 @@ def test_models_are_exported_also_those_that_have_gone(trained: Folder) -> None:
         assert done.returncode == 2
         assert message in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_studies_are_exported_to_optuna_and_replaced(trained: Folder) -> None:
+    url = f"sqlite:///{trained.path / 'optuna.db'}"
+    for target in ("counting.py", "runs/counting", "runs/counting/dasktune.db"):
+        done = trained.command("export", target, "--optuna", url, "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout) == {"study": "counting", "optuna": url, "trials": 4}
+        study = optuna.load_study(study_name="counting", storage=url)
+        assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 4
+    assert len(trained.steps()) == UNIQUE
+
+    for wrong, message in (
+        (["--optuna", url, "--trial", "1"], "--optuna writes all trials; leave out --out, --trial"),
+        (["--optuna", url, "--study", "other"], "unknown study 'other'; known: counting"),
+        (["--study", "counting"], "--study, --storage and --database of export need --optuna"),
+    ):
+        done = trained.command("export", "counting.py", *wrong)
+        assert done.returncode == 2
+        assert message in done.stderr

@@ -1,8 +1,8 @@
 """Every public name, documented import path and command of version 0.1.0 is still there.
 
 ``written_before/public_names.json`` was written by `make_public_names`, before the modules
-moved. Only ``dasktune torture`` and ``dasktune chaos`` with their modules are left out: they
-are tests of dasktune itself.
+moved. Only ``dasktune torture`` and ``dasktune chaos`` with their modules are left out, which
+are tests of dasktune itself, and the live mirror into an Optuna storage, which is gone.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 from distributed import Client, LocalCluster
 
@@ -280,23 +279,6 @@ def test_withdrawn_trials_are_trained_again_alone(
     executed = study.summary()["steps_executed"]
     study.optimize(make(), client=client, progress=False)
     assert study.summary()["steps_executed"] == executed
-
-
-def test_mirror_gets_the_results_of_retrained_trials(
-    create: Any, client: Client, tmp_path: Path, late_audits: None
-) -> None:
-    url = f"sqlite:///{tmp_path}/optuna.db"
-    study = create(mirror=url)
-    study.optimize(few(), client=client, progress=False)
-    study.retrain_withdrawn()
-    study.optimize(few(), client=client, progress=False)
-    mirrored = optuna.load_study(study_name="going on", storage=url).trials
-    assert [(trial.state.name, trial.value) for trial in mirrored] == [
-        ("COMPLETE", trial.value) for trial in study.trials
-    ]
-    assert [trial.intermediate_values for trial in mirrored] == [
-        {step: metrics["loss"] for step, metrics in trial.metrics.items()} for trial in study.trials
-    ]
 
 
 class Dies(dt.Callback):

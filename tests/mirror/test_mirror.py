@@ -1,13 +1,12 @@
-"""Mirrored studies: translation, contents of the storage, and refusals."""
+"""Snapshots of studies: translation, contents of the storage, and refusals."""
 
 from __future__ import annotations
 
 import math
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 
@@ -27,13 +26,12 @@ from dasktune.algos.optuna_sampler import distribution_of
 from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.graph.plan import SearchPlan
-from dasktune.mirror import Mirror, Seen, optuna_study, spans_of
-from dasktune.mirror.frozen import NUMBER
+from dasktune.mirror import Seen, optuna_study, spans_of
+from dasktune.mirror.storages import write_snapshot
 from dasktune.sequences import Constant, MultiStep, Piecewise
 from dasktune.space import Choice, Family, Float, Int, Space
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, Objective, Register, TrialState
-from tests.effort import examples
 
 STEPS = 4
 LOSS = Objective.single("loss", "minimize")
@@ -53,8 +51,6 @@ SPACE = Space(
         ),
     }
 )
-NEVER = 1e6
-"""Seconds between two times of writing: only closing writes."""
 
 
 def sampled(number: int, **more: Any) -> TrialRecord:
@@ -107,38 +103,36 @@ def of_every_kind() -> list[Seen]:
 
 @dataclass(frozen=True)
 class Place:
-    """Somewhere to mirror to: opened anew each time, as another process would."""
+    """An Optuna storage: opened anew each time, as another process would."""
 
     storage: Callable[[], str | Path | BaseStorage]
     read: Callable[[], BaseStorage]
 
-    def trials(self, name: str = "study") -> list[FrozenTrial]:
-        with self.study(name) as study:
+    def trials(self) -> list[FrozenTrial]:
+        with self.study() as study:
             return study.get_trials(deepcopy=True)
 
     @contextmanager
-    def study(self, name: str = "study") -> Iterator[optuna.Study]:
+    def study(self) -> Iterator[optuna.Study]:
         storage = self.read()
-        yield optuna.load_study(study_name=name, storage=storage)
+        yield optuna.load_study(study_name="study", storage=storage)
         if isinstance(storage, RDBStorage):
             storage.engine.dispose()
 
-    def mirror(
-        self, trials: Sequence[Seen] = (), objective: Objective = LOSS, name: str = "study"
+    def write(
+        self, trials: Sequence[Seen] = (), objective: Objective = LOSS, owner: str = "mine"
     ) -> None:
-        with Mirror(self.storage(), name, objective, interval=NEVER) as mirror:
-            mirror.update(trials)
-        assert not mirror.is_broken
+        write_snapshot(optuna_study("study", objective, trials), self.storage(), owner)
 
 
 def in_sqlite(folder: Path) -> Place:
-    file = folder / "deep" / "mirror.db"
+    file = folder / "deep" / "optuna.db"
     return Place(storage=lambda: file, read=lambda: RDBStorage(f"sqlite:///{file}"))
 
 
 def in_journal(folder: Path) -> Place:
     def journal() -> BaseStorage:
-        return JournalStorage(JournalFileBackend(str(folder / "mirror.log")))
+        return JournalStorage(JournalFileBackend(str(folder / "optuna.log")))
 
     return Place(storage=journal, read=journal)
 
@@ -293,11 +287,8 @@ def test_parameter_of_another_space_gets_a_numbered_name(place: Place) -> None:
     ]
     names = [{"lr (2)", "kind"}, {"lr (2)", "kind (2)"}, {"lr", "kind"}]
     assert [{*one["params"]} for one in in_memory(trials)[1:]] == names
-    place.mirror(trials)
+    place.write(trials)
     assert content(place.trials()) == in_memory(trials)
-    # Options that are there are not changed by those that come later.
-    place.mirror([(gridded(4, 3, lr="low"), {}), (gridded(5, 3, lr="other"), {})])
-    assert [{*trial.params} for trial in place.trials()[4:]] == [{"lr (2)"}, {"lr (3)"}]
 
 
 def test_spans_cover_the_stages_of_each_trial() -> None:
@@ -358,12 +349,12 @@ def test_span_ends_with_the_trial_inside_of_a_node() -> None:
     assert spans_of(plan, stages, records) == {0: (100.0, 102.0), 1: (100.0, 100.0 + STEPS)}
 
 
-# ----------------------------------------------------------------------- mirroring
+# ------------------------------------------------------------------------ storages
 
 
-def test_mirror_stores_every_kind_of_trial(place: Place) -> None:
+def test_snapshot_in_a_storage_has_every_kind_of_trial(place: Place) -> None:
     seen = of_every_kind()
-    place.mirror(seen)
+    place.write(seen)
     assert content(place.trials()) == in_memory(seen)
     with place.study() as study:
         assert [one.name for one in study.directions] == ["MINIMIZE"]
@@ -371,254 +362,86 @@ def test_mirror_stores_every_kind_of_trial(place: Place) -> None:
         assert study.best_trial.number == 0
 
 
-def test_mirror_stores_several_objectives(place: Place) -> None:
+def test_snapshot_in_a_storage_has_several_objectives(place: Place) -> None:
     done: dict[str, Any] = {"state": TrialState.COMPLETE, "steps": 4}
     seen = [(sampled(n, values=(0.5 + n, 3.0 - n), **done), reports(4)) for n in range(3)]
-    place.mirror(seen, BOTH)
+    place.write(seen, BOTH)
     assert content(place.trials()) == in_memory(seen, BOTH)
     with place.study() as study:
         assert [trial.number for trial in study.best_trials] == [0]
 
 
-def test_mirror_shows_a_running_trial_with_its_reports(place: Place) -> None:
-    record = sampled(0, state=TrialState.RUNNING, until=STEPS)
-    place.mirror([(record, reports(1))])
-    place.mirror([(record, reports(3))])
-    (trial,) = place.trials()
-    assert trial.state.name == "RUNNING"
-    assert trial.intermediate_values == {1: 1.0, 2: 0.5, 3: 1 / 3}
-    record.state, record.steps, record.values = TrialState.COMPLETE, STEPS, (0.25,)
-    place.mirror([(record, {4: {"loss": 0.25}})])
-    (done,) = place.trials()
-    assert content([done]) == in_memory([(record, reports(STEPS))])
-    assert done.datetime_start == trial.datetime_start
-    assert done.datetime_complete is not None
-    assert trial.datetime_start is not None
-    assert done.datetime_complete >= trial.datetime_start
-
-
-def test_mirror_repeated_update_changes_nothing(place: Place) -> None:
-    seen = of_every_kind()
-    place.mirror(seen)
-    before = place.trials()
-    place.mirror(seen)
-    assert content(place.trials()) == content(before)
-    assert [trial.datetime_complete for trial in place.trials()] == [
-        trial.datetime_complete for trial in before
-    ]
-
-
-def test_mirror_writes_the_last_of_concurrent_updates(sqlite: Place) -> None:
-    """The thread writes all the time, while the test changes the records."""
-    records = [sampled(number) for number in range(5)]
-    with Mirror(sqlite.storage(), "study", LOSS, interval=0) as mirror:
-        mirror.update((record, {}) for record in records)
-        for step in range(1, 41):
-            for record in records:
-                record.state, record.steps, record.values = TrialState.RUNNING, step, (1 / step,)
-                if step == 40:
-                    record.state = TrialState.COMPLETE
-                mirror.update([(record, {step: {"loss": 1 / step}})])
-    assert not mirror.is_broken
-    assert content(sqlite.trials()) == in_memory([(record, reports(40)) for record in records])
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RDBStorage]:
-    storage = RDBStorage(f"sqlite:///{tmp_path_factory.mktemp('shared') / 'mirror.db'}")
-    yield storage
-    storage.engine.dispose()
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(25), deadline=None)
-@given(data=st.data())
-def test_table_writer_and_call_writer_give_equal_studies(
-    shared: RDBStorage, data: st.DataObject
-) -> None:
-    """One mirror writes rows, one calls Optuna; both are opened anew now and then."""
-    records = [sampled(number) for number in range(4)]
-    made = 0
-    name = f"study {len(shared.get_all_studies())}"
-    storages = (shared, InMemoryStorage())
-    for _ in range(data.draw(st.integers(1, 4))):
-        made = data.draw(st.integers(made, len(records)))
-        changes: list[Seen] = [(record, {}) for record in records[:made]]
-        for record in records[:made]:
-            if not record.state.is_finished and data.draw(st.booleans()):
-                record.state = data.draw(st.sampled_from(TrialState))
-                record.steps += 1
-                record.values = (data.draw(st.floats()),)
-                changes.append((record, {record.steps: {"loss": data.draw(st.floats())}}))
-        for storage in storages:
-            with Mirror(storage, name, LOSS, interval=NEVER) as mirror:
-                mirror.update(changes)
-            assert not mirror.is_broken
-    rows, calls = (
-        content(optuna.load_study(study_name=name, storage=storage).trials) for storage in storages
-    )
-    assert rows == calls
-
-
-# ---------------------------------------------------------- trials that go on after all
-
-
-def test_table_writer_changes_a_trial_that_goes_on(sqlite: Place) -> None:
+def test_snapshot_takes_the_place_of_the_one_before(place: Place) -> None:
+    """Trials may go on after their end, which Optuna forbids, and the objective may be another."""
     record = sampled(0, state=TrialState.PRUNED, steps=2, values=(0.5,))
-    sqlite.mirror([(record, reports(2))])
+    place.write([(record, reports(2))])
     record.state, record.until = TrialState.RUNNING, STEPS
-    sqlite.mirror([(record, reports(3))])
-    (running,) = sqlite.trials()
-    assert (running.state.name, running.values) == ("RUNNING", None)
-    assert running.datetime_complete is None
-    assert len(running.intermediate_values) == 3
-    record.state, record.steps, record.values = TrialState.COMPLETE, STEPS, (0.25,)
-    sqlite.mirror([(record, reports(STEPS))])
-    assert content(sqlite.trials()) == in_memory([(record, reports(STEPS))])
+    place.write([(record, reports(3))])
+    record.state, record.steps, record.values = TrialState.COMPLETE, STEPS, (0.25, 1.0)
+    seen = [(record, reports(STEPS)), (sampled(1, state=TrialState.RUNNING), reports(1))]
+    place.write(seen, BOTH)
+    assert content(place.trials()) == in_memory(seen, BOTH)
 
 
-def test_call_writer_warns_about_a_trial_that_goes_on(
-    journal: Place, caplog: pytest.LogCaptureFixture
-) -> None:
-    seen = [(sampled(n, state=TrialState.PRUNED, steps=2, values=(0.5,)), {}) for n in range(2)]
-    journal.mirror(seen)
-    before = content(journal.trials())
-    for record, _ in seen:
-        record.state = TrialState.RUNNING
-    journal.mirror(seen)
-    assert content(journal.trials()) == before
-    assert [one.message.split(";")[0] for one in caplog.records if one.name.startswith("dask")] == [
-        "trial 0 has gone on after its end"
-    ]
+def test_snapshot_of_another_study_is_kept(place: Place) -> None:
+    place.write(of_every_kind(), owner="yours")
+    with pytest.raises(ConfigurationError, match="but it is no snapshot of this study"):
+        place.write()
+    assert content(place.trials()) == in_memory(of_every_kind())
 
 
-# -------------------------------------------------------------------------- failures
-
-
-def test_mirror_after_a_failure_catches_up_in_the_next_run(
-    sqlite: Place, caplog: pytest.LogCaptureFixture
-) -> None:
-    seen = of_every_kind()
-    sqlite.mirror(seen[:2])
-    file = str(sqlite.storage())
-    with Mirror(file, "study", LOSS, interval=NEVER) as mirror:
-        mirror.update(seen)
-        with closing(sqlite3.connect(file)) as connection:
-            connection.execute("ALTER TABLE trial_values RENAME TO hidden")
-        mirror.close()
-        mirror.update(seen)
-    assert mirror.is_broken
-    assert [one.message.split(":")[0] for one in caplog.records if one.levelname == "WARNING"] == [
-        "study study is not mirrored to Optuna any more"
-    ]
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("ALTER TABLE hidden RENAME TO trial_values")
-    assert len(sqlite.trials()) == 2, "what failed left nothing behind"
-    sqlite.mirror(seen)
-    assert content(sqlite.trials()) == in_memory(seen)
-
-
-def test_mirror_of_a_deleted_study_stops(sqlite: Place, caplog: pytest.LogCaptureFixture) -> None:
-    with Mirror(sqlite.storage(), "study", LOSS, interval=NEVER) as mirror:
-        with sqlite.study() as study:
-            optuna.delete_study(study_name="study", storage=study._storage)
-        mirror.update(of_every_kind())
-    assert mirror.is_broken
-    assert "the study does not exist any more" in caplog.text
-
-
-def test_mirror_keeps_trials_of_other_programs(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Mirror(place.storage(), "study", LOSS, interval=NEVER) as mirror:
-        with place.study() as study:
-            study.add_trial(optuna.trial.create_trial(value=1.0))
-        mirror.update(of_every_kind())
-    assert mirror.is_broken
-    assert "trial 0 would be number 1 in Optuna: another program has added" in caplog.text
-    assert place.trials()[0].values == [1.0]
-    with pytest.raises(ConfigurationError, match="got trial 0, which was not mirrored"):
-        Mirror(place.storage(), "study", LOSS)
-
-
-def test_mirror_leaves_a_refused_study_unchanged(place: Place) -> None:
-    place.mirror(name="other")
-    with place.study("other") as other:
-        study = optuna.create_study(study_name="study", storage=other._storage)
-        study.add_trial(optuna.trial.create_trial(value=1.0))
-    with pytest.raises(ConfigurationError):
-        Mirror(place.storage(), "study", LOSS)
-    with place.study() as study:
-        assert (study.metric_names, study.user_attrs) == (None, {})
-        assert len(study.trials) == 1
-
-
-# -------------------------------------------------------------------------- refusals
-
-
-def test_mirror_refuses_other_directions_trials_and_owners(
-    place: Place,
-) -> None:
-    with Mirror(place.storage(), "study", LOSS, owner="mine"):
-        pass
+def test_snapshot_with_trials_of_other_programs_is_kept(place: Place) -> None:
+    place.write(of_every_kind())
     with place.study() as study:
         study.add_trial(optuna.trial.create_trial(value=1.0))
-    with pytest.raises(ConfigurationError) as caught:
-        Mirror(place.storage(), "study", BOTH, owner="yours")
-    where = "study 'study' in Optuna's storage must"
-    assert caught.value.problems == (
-        f"{where} have directions minimize, maximize, got minimize",
-        f"{where} hold mirrored trials only, got trial 0, which was not mirrored: use another name",
-        f"{where} mirror 'yours', got the mirror of 'mine'",
-    )
+    with pytest.raises(ConfigurationError, match="but trial 8 was added to it"):
+        place.write(of_every_kind())
+    assert len(place.trials()) == 9
 
 
-def test_mirror_adopts_an_empty_optuna_study(sqlite: Place) -> None:
-    sqlite.mirror()
-    with sqlite.study() as study:
-        optuna.create_study(study_name="empty", storage=study._storage)
-    sqlite.mirror(of_every_kind(), name="empty")
-    assert len(sqlite.trials("empty")) == 8
+def test_study_of_another_program_is_kept(place: Place) -> None:
+    place.write()
+    with place.study() as study:
+        optuna.delete_study(study_name="study", storage=study._storage)
+        optuna.create_study(study_name="study", storage=study._storage)
+    with pytest.raises(ConfigurationError, match="must be a snapshot of this study"):
+        place.write(of_every_kind())
+    assert place.trials() == []
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
-def test_mirror_refuses_a_database_in_memory(url: str) -> None:
+def test_database_in_memory_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="must be a file or a database server"):
-        Mirror(url, "study", LOSS)
+        write_snapshot(optuna_study("study", LOSS, ()), url, "mine")
 
 
 @pytest.mark.parametrize("url", ["nonsense://x", "postgresql+psycopg://u@127.0.0.1:1/x"])
-def test_mirror_unreachable_storage_is_an_error_at_once(url: str) -> None:
-    with pytest.raises(StorageError, match="cannot mirror study 'study' to Optuna"):
-        Mirror(url, "study", LOSS)
+def test_unreachable_storage_is_an_error(url: str) -> None:
+    with pytest.raises(StorageError, match="cannot write study 'study' to Optuna"):
+        write_snapshot(optuna_study("study", LOSS, ()), url, "mine")
 
 
-def test_mirror_refuses_a_file_that_is_no_database(tmp_path: Path) -> None:
+def test_file_that_is_no_database_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a database" * 100)
     with pytest.raises(StorageError, match="not a database"):
-        Mirror(tmp_path / "file", "study", LOSS)
+        write_snapshot(optuna_study("study", LOSS, ()), tmp_path / "file", "mine")
 
 
-def test_mirror_shares_a_database_with_the_study(place: Place, tmp_path: Path) -> None:
+def test_optuna_shares_a_database_with_the_study(place: Place, tmp_path: Path) -> None:
     from dasktune.storage.database.database import Database
 
     storage = place.storage()
     if isinstance(storage, BaseStorage):
         return
-    place.mirror(of_every_kind())
+    place.write(of_every_kind())
     database = Database(str(storage))
     ours = database.create_study("ours", root="a", spec={}, created=0.0)
     assert ours is not None
     assert ours in list(database.studies())
     database.delete_study(ours.id, roots=["a"])  # other tests use the server, too
     database.close()
-    place.mirror(of_every_kind())
+    place.write(of_every_kind())
     assert len(place.trials()) == 8
-
-
-def test_mirror_marks_each_trial(sqlite: Place) -> None:
-    sqlite.mirror(of_every_kind())
-    assert [trial.system_attrs[NUMBER] for trial in sqlite.trials()] == [*range(8)]
 
 
 @pytest.mark.process

@@ -1,4 +1,4 @@
-"""optuna-dashboard over a mirrored study, in a real browser."""
+"""optuna-dashboard over the snapshot of a study, in a real browser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from optuna.storages import RDBStorage
 
 from dasktune.engine.trials import TrialRecord
-from dasktune.mirror import Mirror
+from dasktune.mirror import optuna_study
+from dasktune.mirror.storages import write_snapshot
 from dasktune.sequences import Constant
 from dasktune.space import Float
 from dasktune.types import Objective, TrialState
@@ -56,20 +57,14 @@ STATES = ("COMPLETE", "PRUNED", "FAIL", "RUNNING")
 
 
 @pytest.fixture
-def mirror(tmp_path: Path) -> Iterator[Mirror]:
-    with Mirror(tmp_path / "mirror.db", NAME, LOSS, interval=1e6) as opened:
-        yield opened
-
-
-@pytest.fixture
-def address(tmp_path: Path, mirror: Mirror) -> Iterator[str]:
+def address(tmp_path: Path) -> Iterator[str]:
     """Return where the dashboard is served, on this machine only."""
     from optuna_dashboard import wsgi
 
     records = [trial(number, TrialState(state)) for number, state in enumerate(STATES)]
-    mirror.update((one, {step: {"loss": one.params["rate"]} for step in (1, 2)}) for one in records)
-    mirror.close()
-    storage = RDBStorage(f"sqlite:///{tmp_path / 'mirror.db'}")
+    seen = ((one, {step: {"loss": one.params["rate"]} for step in (1, 2)}) for one in records)
+    write_snapshot(optuna_study(NAME, LOSS, seen), tmp_path / "optuna.db", "ours")
+    storage = RDBStorage(f"sqlite:///{tmp_path / 'optuna.db'}")
     server = make_server("127.0.0.1", 0, wsgi(storage), Threaded, Quiet)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -80,7 +75,7 @@ def address(tmp_path: Path, mirror: Mirror) -> Iterator[str]:
     storage.engine.dispose()
 
 
-def test_the_dashboard_shows_the_trials_of_a_mirrored_study(address: str, chromium: str) -> None:
+def test_the_dashboard_shows_the_trials_of_a_snapshot(address: str, chromium: str) -> None:
     from playwright.sync_api import sync_playwright
 
     flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]

@@ -111,7 +111,6 @@ def run(name: str, folder: str, client: Client) -> Path:
         metric=name,
         direction="minimize",
         config={"name": name},
-        mirror="optuna.db",
     )
     space = dt.Space(
         {name: [Constant(name), Piecewise([name, "b"], boundaries=[1]), Constant("fail")]}
@@ -144,10 +143,11 @@ def test_a_name_is_a_name_everywhere(which: str, here: Path) -> None:
         assert all(one.isprintable() or one == "\n" for one in text)
     command("gc", folder, "--budget", "1MB", "--grace", "0s")
     command("gc", folder, "--json", "--dry-run")
-    mirrored = optuna.load_study(study_name=name, storage="sqlite:///optuna.db")
-    assert mirrored.trials[0].params == {name: name}
-    assert mirrored.metric_names == [name]
-    assert math.isfinite(mirrored.best_value)
+    command("export", folder, f"--study={name}", "--optuna", "optuna.db")
+    snapshot = optuna.load_study(study_name=name, storage="sqlite:///optuna.db")
+    assert snapshot.trials[0].params == {name: name}
+    assert snapshot.metric_names == [name]
+    assert math.isfinite(snapshot.best_value)
 
 
 def test_nothing_lies_or_happened_elsewhere(here: Path) -> None:

@@ -234,9 +234,7 @@ def test_no_error_tells_a_wrong_password_nor_does_its_cause(
         dt.create_study(None, name="own", storage="memory://", database=url, metric="loss")
     assert "letmein" not in "".join(traceback.format_exception(caught.value))
     with pytest.raises((ConfigurationError, StorageError)) as caught:
-        dt.create_study(None, name="own", storage="memory://", mirror=url, metric="loss").ask(
-            dt.algos.Random(dt.Space(x=dt.Float(0, 1)), trials=1, max_steps=1)
-        )
+        dt.create_study(None, name="own", storage="memory://", metric="loss").optuna_study(url)
     assert "letmein" not in "".join(traceback.format_exception(caught.value))
 
 
@@ -245,17 +243,16 @@ def test_no_error_tells_a_wrong_password_nor_does_its_cause(
     [
         (f"postgresql+psycopg://ann:{PASSWORD}@db:port/x", "cannot be read"),
         (f"postgresql+psycopg://ann:let:{PASSWORD}@letmein:x@db/x", "cannot be read"),
-        (f"postgresql+nothing://ann:{PASSWORD}@db/x", "cannot mirror"),
-        (f"postgresql+psycopg://ann:{PASSWORD}@127.0.0.1:1/x", "cannot mirror"),
+        (f"postgresql+nothing://ann:{PASSWORD}@db/x", "cannot write study"),
+        (f"postgresql+psycopg://ann:{PASSWORD}@127.0.0.1:1/x", "cannot write study"),
     ],
 )
-def test_no_mirror_that_cannot_be_opened_tells_its_password(
+def test_no_optuna_storage_that_does_not_open_tells_its_password(
     url: str, words: str, tmp_path: Path
 ) -> None:
-    study = dt.create_study(None, name="own", storage=tmp_path, mirror=url, metric="loss")
-    tuner = dt.algos.Random(dt.Space(x=dt.Float(0, 1)), trials=1, max_steps=1)
+    study = dt.create_study(None, name="own", storage=tmp_path, metric="loss")
     with pytest.raises((ConfigurationError, StorageError), match=words) as caught:
-        study.ask(tuner)
+        study.optuna_study(url)
     assert "letmein" not in "".join(traceback.format_exception(caught.value))
     study.close()
 

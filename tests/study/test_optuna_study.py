@@ -1,4 +1,4 @@
-"""A study as Optuna shows it: its plots in memory, and a storage that follows a run."""
+"""A study as Optuna shows it: its plots in memory, and its snapshot in a storage."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ def test_optuna_study_of_pruned_trials_can_be_plotted(tmp_path: Path) -> None:
     assert len(figure.data) == 24
 
 
-def test_mirror_follows_study_and_is_continued(tmp_path: Path) -> None:
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+def test_optuna_study_in_a_storage_is_replaced_by_the_next(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/optuna.db"
-    study = make(tmp_path, mirror=url)
+    study = make(tmp_path)
     study.add_trial({"lr": 0.5, "kind": "a"}, 0.75)
-    run(study, dt.algos.Random(SPACE, trials=3, max_steps=2))
-    study.close()
-    shown = optuna.load_study(study_name="own", storage=url)
-    assert [one.value for one in shown.trials] == [one.value for one in make(tmp_path).trials]
-    again = make(tmp_path, mirror=url)
-    run(again, dt.algos.Random(SPACE, trials=5, max_steps=2))
-    again.close()
-    shown = optuna.load_study(study_name="own", storage=url)
-    assert [one.state.name for one in shown.trials] == ["COMPLETE"] * 6
+    for trials in (3, 5):
+        run(study, dt.algos.Random(SPACE, trials=trials, max_steps=2))
+        shown = study.optuna_study(url)
+        stored = optuna.load_study(study_name="own", storage=url)
+        assert [one.value for one in stored.trials] == [one.value for one in study.trials]
+        assert [one.params for one in stored.trials] == [one.params for one in shown.trials]
+    assert len(stored.trials) == 6
 
 
-def test_mirror_of_another_study_is_refused_before_the_run(tmp_path: Path) -> None:
+def test_optuna_study_of_another_folder_is_kept(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/optuna.db"
-    run(make(tmp_path / "one", mirror=url), dt.algos.Random(SPACE, trials=1, max_steps=1))
-    other = make(tmp_path / "two", mirror=url)
-    with pytest.raises(ConfigurationError, match="must mirror"):
-        other.ask(dt.algos.Random(SPACE, trials=1, max_steps=1))
-    assert other.trials == []
+    make(tmp_path / "one").optuna_study(url)
+    with pytest.raises(ConfigurationError, match="it is no snapshot of this study"):
+        make(tmp_path / "two").optuna_study(url)
+
+
+def test_live_mirror_is_refused_with_the_command(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="dasktune export STORAGE --study NAME --optuna"):
+        make(tmp_path, mirror="optuna.db")
