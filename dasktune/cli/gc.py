@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from dasktune.cli.ls import Places
@@ -23,7 +23,7 @@ from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
 from dasktune.report.formats import duration, percent, printable
 from dasktune.results.keep import keep_of, kept_keys
-from dasktune.results.results import alone_key_of, objective_of, seeded_key_of
+from dasktune.results.results import alone_key_of, objective_of, register, seeded_key_of
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
@@ -54,67 +54,37 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The options of one garbage collection.
-
-    Parameters
-    ----------
-    store, database
-        URLs; without a database states are told apart by their age alone.
-    budget
-        Bytes; None keeps all checkpoints and removes only dead uploads, commits without data, and
-        old leases and save requests.
-    keep
-        The states that every study keeps; None leaves the choice to each study.
-    grace
-        Seconds for which new checkpoints, uploads and leases stay.
-    removes
-        Whether to remove anything; False only lists the choices.
-    """
+    """The options of one garbage collection of a store; without `removes` it only looks."""
 
     store: str
     database: str | None
+    """Without one, states are told apart by their age alone."""
     budget: int | None = None
+    """Bytes; None keeps all checkpoints."""
     keep: Keep | None = None
+    """The states that every study keeps; None leaves the choice to each study."""
     grace: float = GRACE
+    """Seconds for which new checkpoints, uploads and leases stay."""
     removes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcChoice:
-    """The decision to remove or keep one checkpoint, upload, commit or lease, and its reason.
-
-    Parameters
-    ----------
-    goes
-        Whether it is removed.
-    kind
-        ``checkpoint``, ``upload`` (dead, without a commit), ``commit`` (without data) or
-        ``lease``.
-    name
-        Key of the state; path of a lease.
-    attempt
-        The attempt that wrote it, if that is known.
-    study, trial
-        A study, and its trial that passes this state; None without a trial.
-    step
-        Step of the state; -1 if unknown.
-    nbytes
-        Its size in bytes.
-    seconds
-        Seconds that it takes to train it again; None if unknown or irrelevant.
-    reason
-        Why it goes or stays.
-    """
+    """The decision to remove or keep one part of a store, and its reason."""
 
     goes: bool
     kind: str
+    """``checkpoint``, ``upload`` (without a commit), ``commit`` (without data), ``lease``, or
+    ``file`` (of a dead process)."""
     name: str
+    """Key of the state, or path of the file."""
     attempt: str | None = None
     study: str | None = None
     trial: int | None = None
     step: Step = -1
     nbytes: int = 0
     seconds: float | None = None
+    """Seconds that it takes to train it again."""
     reason: str
 
     def __str__(self) -> str:
@@ -129,21 +99,12 @@ class GcChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """The result of a garbage collection.
-
-    Parameters
-    ----------
-    request
-        The options.
-    choices
-        The choices of the parts that go, in order, then those of the parts that stay.
-    failures
-        The errors of failed removals, in words.
-    """
+    """The result of a garbage collection: the choices of what goes come first, in order."""
 
     request: Request
     choices: tuple[GcChoice, ...]
     failures: tuple[str, ...] = ()
+    """The errors of failed removals, in words."""
 
     @property
     def before(self) -> int:
@@ -211,11 +172,6 @@ class Collected:
 def seconds_of(text: str) -> float:
     """Return the seconds of a time span such as ``90s``, ``30m``, ``1.5h`` or ``2d``.
 
-    Raises
-    ------
-    ConfigurationError
-        If it is none.
-
     Examples
     --------
     >>> seconds_of("1.5h"), seconds_of("0s"), seconds_of("0")
@@ -232,13 +188,7 @@ def seconds_of(text: str) -> float:
 def request_of(
     places: Places, *, budget: str | None, keep: str | None, grace: str, removes: bool
 ) -> Request:
-    """Return the options that a command line gives.
-
-    Raises
-    ------
-    ConfigurationError
-        If budget, keep or grace is invalid: all problems at once.
-    """
+    """Return the options that a command line gives; all their problems are raised at once."""
     problems = retention_problems(budget, "none" if keep is None else keep)
     try:
         seconds = seconds_of(grace)
@@ -256,51 +206,27 @@ def request_of(
 
 
 def collect(request: Request, now: float | None = None) -> Collected:
-    """Make room in a store, or say what would go.
-
-    Parameters
-    ----------
-    request
-        The options.
-    now
-        Epoch seconds, by all clocks; None for the present time by each of them.
-
-    Raises
-    ------
-    StorageError
-        If store or database cannot be read.
-    """
+    """Make room in a store, or say what would go; `now` is the time by all clocks, if given."""
     store = CheckpointStore(request.store)
     store.name()  # of no other folder, and of no later version, anything is removed
     store_now = _time_of(store, request) if now is None else now
     now = time.time() if now is None else now
     database = None if request.database is None else Database(request.database, create=False)
     try:
-        look = partial(
-            list_store,
-            store,
-            database,
-            own=(),
-            now=now,
-            store_now=store_now,
-            grace=request.grace,
-        )
-        listing = look()
-        # A listing takes a while: one that runs during a save may show the commit without data.
-        dangling = listing.dangling & look().dangling if listing.dangling else frozenset()
+        times = {"now": now, "store_now": store_now, "grace": request.grace}
+        listing = list_store(store, database, own=(), **times)
+        if listing.dangling:
+            # A listing takes a while: one that runs during a save may show the commit without data.
+            again = list_store(store, database, own=(), **times)
+            listing = replace(listing, dangling=listing.dangling & again.dangling)
         choices = [
             *_checkpoint_choices(listing, database, request, now),
             *_upload_choices(listing),
-            *(
-                GcChoice(goes=True, kind="commit", name=key, reason="its data are gone")
-                for key in sorted(dangling)
-            ),
             *_lease_choices(store, request, store_now),
         ]
         choices.sort(key=lambda choice: not choice.goes)
-        failures: list[str] = []
-        if request.removes:
-            failures = _remove(store, database, [choice for choice in choices if choice.goes])
+        going = [choice for choice in choices if choice.goes]
+        failures = _remove(store, database, going) if request.removes else []
     finally:
         if database is not None:
             database.close()
@@ -380,17 +306,12 @@ def _view_of(row: StudyRow, trials: Iterable[TrialRecord], database: Database) -
     )
     for trial in trials:
         if trial.was_trained_here:
-            dispatcher.register(
-                *(trial.number, trial.keyed_sequences, trial.max_steps, trial.seed),
-                is_alone=trial.alone is not None,
-                numerics=trial.numeric_class,
-            )
-    spans = [
-        (stage.steps, stage.ended - stage.started)
-        for stage in database.stages(row.id)
-        if stage.ended is not None and stage.started
-    ]
-    steps, seconds = sum(span[0] for span in spans), sum(span[1] for span in spans)
+            register(dispatcher.plan, trial, trial.max_steps)
+    steps, seconds = 0, 0.0
+    for stage in database.stages(row.id):
+        if stage.ended is not None and stage.started:
+            steps += stage.steps
+            seconds += stage.ended - stage.started
     first = next(iter(dispatcher.plan.paths), None)
     if first is not None and steps and seconds > 0:
         dispatcher.measure(first, 1, steps=steps, seconds=seconds)
@@ -434,24 +355,23 @@ def _checkpoint_choices(
 
 
 def _upload_choices(listing: StoreListing) -> Iterator[GcChoice]:
-    """Yield a choice for each upload without a commit and each file of a dead process."""
-    dead: dict[str, list[str]] = defaultdict(list)
+    """Yield a choice for each upload or commit alone, and for each file of a dead process."""
+    dead = Counter(key for key, _ in listing.orphans)
     for key, attempt in listing.orphans:
-        dead[key].append(attempt)
-    for key, attempts in sorted(dead.items()):
-        for attempt in attempts:
-            yield GcChoice(
-                goes=True,
-                kind="upload",
-                name=key,
-                attempt=attempt,
-                nbytes=listing.unfinished.get(key, 0) // len(attempts),
-                reason="it never came to a commit, and its time is over",
-            )
+        yield GcChoice(
+            goes=True,
+            kind="upload",
+            name=key,
+            attempt=attempt,
+            nbytes=listing.unfinished.get(key, 0) // dead[key],
+            reason="it never came to a commit, and its time is over",
+        )
     for path in listing.leftovers:
         yield GcChoice(
             goes=True, kind="file", name=path, reason="a process that died long ago has left it"
         )
+    for key in sorted(listing.dangling):
+        yield GcChoice(goes=True, kind="commit", name=key, reason="its data are gone")
     for key in sorted(listing.unfinished.keys() - dead.keys()):
         yield GcChoice(
             goes=False,
@@ -511,36 +431,24 @@ def _remove(
     store: CheckpointStore, database: Database | None, choices: Sequence[GcChoice]
 ) -> list[str]:
     """Remove the parts of these choices; return the errors of failed removals, in words."""
-    jobs: list[Callable[[], object]] = [
-        partial(_REMOVALS[choice.kind], store, choice)
-        for choice in choices
-        if choice.kind in _REMOVALS
-    ]
-    files = [choice.name for choice in choices if choice.kind in ("lease", "file")]
+    jobs: list[Callable[[], object]] = []
+    files: list[str] = []
+    commits: list[str] = []
+    for choice in choices:
+        if choice.kind in ("checkpoint", "commit"):
+            jobs.append(partial(store.discard, choice.name, attempt=choice.attempt))
+            commits.append(choice.name)
+        elif choice.kind == "upload":
+            jobs.append(partial(remove_orphan, store, choice.name, str(choice.attempt)))
+        else:
+            files.append(choice.name)
     if files:
         jobs.append(partial(store.files.remove_files, files))
     with ThreadPoolExecutor(THREADS, thread_name_prefix="dasktune-gc") as pool:
         failures = [text for text in pool.map(_attempted, jobs) if text]
     if database is not None:
-        database.forget_checkpoints(
-            choice.name for choice in choices if choice.kind in ("checkpoint", "commit")
-        )
+        database.forget_checkpoints(commits)
     return failures
-
-
-def _discard(store: CheckpointStore, choice: GcChoice) -> None:
-    store.discard(choice.name, attempt=choice.attempt)
-
-
-def _remove_upload(store: CheckpointStore, choice: GcChoice) -> None:
-    remove_orphan(store, choice.name, str(choice.attempt))
-
-
-_REMOVALS: Mapping[str, Callable[[CheckpointStore, GcChoice], None]] = {
-    "checkpoint": _discard,
-    "commit": _discard,
-    "upload": _remove_upload,
-}
 
 
 def _attempted(work: Callable[[], object]) -> str:

@@ -5,16 +5,16 @@ The store is listed once; all else comes from the database.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dasktune.driver.history import record_of
 from dasktune.driver.retention.listing import COMMIT_NBYTES
+from dasktune.driver.retention.value import keys_on
 from dasktune.errors import StorageError
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.results.results import plan_of
+from dasktune.results.results import plan_of, register
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit, Stored
 from dasktune.storage.database.database import Database
@@ -264,14 +264,7 @@ class _Known:
 
     def on(self, node: Node) -> Iterator[str]:
         """Yield the keys of the states on a node."""
-        if node.parent is None:
-            return
-        first, last = bisect_right(self.steps, node.start), bisect_right(self.steps, node.stop)
-        chain, at = node.parent.chain_at(node.start), node.start
-        for step in self.steps[first:last]:
-            chain, at = chain.advance(node.sequences, at, step), step
-            if chain.key in self.keys[step]:
-                yield chain.key
+        return (key for step, key in keys_on(node, self.steps) if key in self.keys[step])
 
 
 @many_rows()
@@ -310,11 +303,7 @@ def _planned(study: StudyRow, rows: Iterable[TrialRow]) -> tuple[SearchPlan, int
         count += 1
         until = max(trial.steps, trial.until or 0)
         if until and trial.was_trained_here:
-            plan.register(
-                *(trial.number, trial.keyed_sequences, until, trial.seed),
-                is_alone=trial.alone is not None,
-                numerics=trial.numeric_class,
-            )
+            register(plan, trial, until)
     return plan, count
 
 

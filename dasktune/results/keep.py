@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dasktune.driver.history import record_of
 from dasktune.driver.retention.value import winners
 from dasktune.errors import CorruptRecordError
-from dasktune.results.results import objective_of, plan_of
+from dasktune.results.results import objective_of, plan_of, register
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow, TrialRow
 from dasktune.storage.retention import Keep
@@ -59,14 +59,7 @@ def kept_keys(database: Database, row: StudyRow, keep: Keep) -> list[str]:
     records = map(record_of, _candidates(database, row, objective, keep))
     plan = plan_of(row)
     best = (trial for trial in winners(records, objective, keep) if trial.steps)
-    return [
-        plan.register(
-            *(trial.number, trial.keyed_sequences, trial.steps, trial.seed),
-            is_alone=trial.alone is not None,
-            numerics=trial.numeric_class,
-        ).key_at(trial.steps)
-        for trial in best
-    ]
+    return [register(plan, trial, trial.steps).key_at(trial.steps) for trial in best]
 
 
 def _candidates(

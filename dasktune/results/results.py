@@ -677,12 +677,17 @@ def registered(
     for record in records:
         until = record.max_steps if in_full else last_step(record)
         if until and record.was_trained_here:
-            plan.register(
-                *(record.number, record.keyed_sequences, until, record.seed),
-                is_alone=record.alone is not None,
-                numerics=record.numeric_class,
-            )
+            register(plan, record, until)
     return plan
+
+
+def register(plan: SearchPlan, record: TrialRecord, until: Step) -> Node:
+    """Make a trial known to a plan up to a step, as its study has it; return its last node."""
+    return plan.register(
+        *(record.number, record.keyed_sequences, until, record.seed),
+        is_alone=record.alone is not None,
+        numerics=record.numeric_class,
+    )
 
 
 def objective_of(spec: Mapping[str, Any]) -> Objective:

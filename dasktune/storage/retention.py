@@ -36,29 +36,17 @@ HALF_LIFE = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The value of a stored state, for retention.
-
-    Parameters
-    ----------
-    key
-        The state key.
-    nbytes
-        Bytes that its eviction frees.
-    seconds
-        Training time from the state `above`, or from step 0 if that is None.
-    chance
-        Probability of a request that no later stored state serves.
-    above
-        Key of the nearest stored state before it on its path.
-    stays
-        Whether it must be kept.
-    """
+    """The value of a stored state, for retention; it must be kept if it `stays`."""
 
     key: str
     nbytes: int
+    """Bytes that its eviction frees."""
     seconds: float
+    """Training time from the state `above`, or from step 0 if that is None."""
     chance: float
+    """Probability of a request that no later stored state serves."""
     above: str | None = None
+    """Key of the nearest stored state before it on its path."""
     stays: bool = False
 
     @property
@@ -72,14 +60,8 @@ def evictions(states: Iterable[State], excess: int) -> list[State]:
 
     The state of the lowest price is next, at the price it has then: an eviction adds its
     training time to the states that follow it on its path, and its requests to the state before
-    it. If the states that may go do not free enough, all of them are returned.
-
-    Parameters
-    ----------
-    states
-        All stored states; a state's `above` must be among them.
-    excess
-        Bytes to free.
+    it. If the states that may go do not free enough, all of them are returned. A state's `above`
+    must be among the states.
 
     Examples
     --------
@@ -126,14 +108,7 @@ def _pass_on(evicted: State, now: dict[str, State], below: dict[str, set[str]]) 
 def unknown_state(key: str, nbytes: int, *, seconds: float, age: float, grace: float) -> State:
     """Return a state that is in no known plan; its value falls with the time since its use.
 
-    Parameters
-    ----------
-    key, nbytes, seconds
-        As for `State`.
-    age
-        Seconds since it was written or used.
-    grace
-        Age up to which it stays: another driver may be about to load it.
+    It stays up to an age of `grace` seconds: another driver may be about to load it.
     """
     chance = UNKNOWN_CHANCE * 0.5 ** (max(age, 0.0) / HALF_LIFE)
     return State(key=key, nbytes=nbytes, seconds=seconds, chance=chance, stays=age < grace)
@@ -141,13 +116,7 @@ def unknown_state(key: str, nbytes: int, *, seconds: float, age: float, grace: f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """The trials whose last states are never evicted.
-
-    Parameters
-    ----------
-    best
-        Number of trials, by best value; None for all trials.
-    """
+    """The trials whose last states are never evicted: so many of the best, or all if None."""
 
     best: int | None
 
@@ -180,16 +149,9 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """The byte budget of a store, and the states that stay in any case.
+    """The byte budget of a store, other studies included, and the states that stay in any case.
 
-    Parameters
-    ----------
-    budget
-        Bytes of all checkpoints in the store, those of other studies included.
-    keep
-        Trials whose last states stay.
-    grace
-        See `unknown_state`.
+    `grace` is that of `unknown_state`.
     """
 
     budget: int

@@ -98,7 +98,7 @@ PLANTED = (
     Planted(
         name="uploads under way are removed as orphans",
         path="dasktune/driver/retention/listing.py",
-        before="if _has_no_commit(upload, attempt, makers) and last and store_now - last > grace",
+        before="if _has_no_commit(upload, attempt, makers) and 0 < last < store_now - grace",
         after="if _has_no_commit(upload, attempt, makers) and last",
     ),
     Planted(

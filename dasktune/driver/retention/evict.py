@@ -14,7 +14,8 @@ import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 from dasktune.driver.retention.listing import (
     COMMIT_NBYTES,
@@ -26,7 +27,7 @@ from dasktune.driver.retention.listing import (
 )
 from dasktune.driver.retention.value import (
     ENOUGH,
-    KeylessStates,
+    Keyless,
     StateValues,
     StoreValues,
     keyless_in,
@@ -88,14 +89,6 @@ class _Removal:
     is_saved_again: bool = False
 
 
-@dataclass(slots=True)
-class _Changes:
-    """Keys that were saved and removed while the store was being listed."""
-
-    saved: set[str] = field(default_factory=set)
-    removed: set[str] = field(default_factory=set)
-
-
 class NoEvictor:
     """Evicts nothing: the store has no budget."""
 
@@ -121,27 +114,11 @@ class NoEvictor:
 
 
 class Evictor:
-    """Makes room in a store.
+    """Makes room in a store, in which all states count, whoever made them.
 
-    Parameters
-    ----------
-    store
-        The store; all states in it count, whoever made them.
-    database
-        Has a row for each state, which goes with it.
-    retention
-        The budget, and the states that stay in any case.
-    view, trials, objective
-        The run, the study's trials, and what they are compared by.
-    kept_elsewhere
-        Gives the keys of states that other studies keep.
-    write_down
-        Makes durable what is known of states before they are evicted: the metrics that came with
-        them must outlive them.
-    clock
-        Gives epoch seconds.
-    pool
-        Lists and removes; by default in threads of this process.
+    `kept_elsewhere` gives the keys of states that other studies keep. `write_down` makes durable
+    what is known of states before they are evicted: the metrics that came with them must outlive
+    them. `pool` lists and removes, by default in threads; `clock` gives epoch seconds.
     """
 
     def __init__(
@@ -184,7 +161,8 @@ class Evictor:
         self._done: queue.SimpleQueue[tuple[str, str | None, bool]] = queue.SimpleQueue()
         self._pool = pool or ThreadPoolExecutor(THREADS, thread_name_prefix="dasktune-evictor")
         self._listing: Future[tuple[StoreListing, frozenset[str]]] | None = None
-        self._since_listing = _Changes()
+        self._saved_since: set[str] = set()  # since a listing began, as the next
+        self._removed_since: set[str] = set()
         self._listed_at = 0.0
         self._written = 0
         self._written_before = 0
@@ -245,10 +223,11 @@ class Evictor:
             seconds=commit.seconds,
             tensor_nbytes=tensor_nbytes,
         )
-        self._hold(key, state)
+        self._count(key, state)
         self._places[key] = (node, commit.step)
-        self._since_listing.saved.add(key)
-        self._count(nbytes)
+        self._saved_since.add(key)
+        self._written += nbytes
+        self._largest = max(self._largest, nbytes)
         self._is_full = False
 
     def turn(self) -> list[Evicted | StoreCrowded]:
@@ -259,7 +238,7 @@ class Evictor:
         ]
         has_places = self._receive_places()
         if self._listing is None and self._listing_is_due():
-            self._since_listing = _Changes()
+            self._saved_since, self._removed_since = set(), set()
             self._listing = self._pool.submit(self._list)
         if not self._is_full and self._excess() > 0 and self._may_choose(has_places=has_places):
             events += self._make_room()
@@ -284,7 +263,7 @@ class Evictor:
             # It was saved after its removal and before the evictor received that: no listing
             # shows it any more, so it would stay for ever.
             self._discard(key, None)
-        self._safely_forget(list(self._forget))
+        self._forget_rows(list(self._forget))
         self._forget.clear()
         return evictions
 
@@ -313,15 +292,10 @@ class Evictor:
     def _room(self) -> int:
         return self.retention.budget - self._headroom
 
-    def _hold(self, key: str, state: StoredState) -> None:
+    def _count(self, key: str, state: StoredState) -> None:
         before = self._stored.get(key)
         self._stored_nbytes += state.nbytes - (0 if before is None else before.nbytes)
         self._stored[key] = state
-
-    def _count(self, nbytes: int) -> None:
-        """Add bytes that were written now."""
-        self._written += nbytes
-        self._largest = max(self._largest, nbytes)
 
     def _excess(self) -> int:
         return self.nbytes - self._room
@@ -341,13 +315,12 @@ class Evictor:
 
         Another study may keep any state, also one that this driver has saved.
         """
-        store_now = self._store.time()
         listing = list_store(
             self._store,
             self._database,
             own=frozenset(self._places),
+            store_now=self._store.time(),
             now=self._clock(),
-            store_now=store_now,
             grace=self.retention.grace,
         )
         return listing, self._kept_elsewhere()
@@ -371,7 +344,7 @@ class Evictor:
         """
         before = self._stored
         removing = {key for key, _ in self._removals}
-        removed = (self._since_listing.removed | removing) - before.keys()
+        removed = (self._removed_since | removing) - before.keys()
         self._stored, self._unfinished = {}, dict(listing.unfinished)
         for key, state in listing.checkpoints.items():
             if key in removed:
@@ -380,7 +353,7 @@ class Evictor:
             if known.tensor_nbytes is not None and known.attempt == state.attempt:
                 self._overhead = max(self._overhead, state.nbytes - known.tensor_nbytes)
             self._stored[key] = replace(known, nbytes=state.nbytes, attempt=state.attempt)
-        for key in self._since_listing.saved & before.keys():
+        for key in self._saved_since & before.keys():
             self._stored.setdefault(key, before[key])
             self._unfinished.pop(key, None)
         self._stored_nbytes = sum(state.nbytes for state in self._stored.values())
@@ -391,16 +364,18 @@ class Evictor:
         if self._written:
             self._written_by_listing = self._written
         for key, attempt in listing.orphans:
-            self._pool.submit(self._remove_orphan, key, attempt)
+            what = f"what is left of attempt {attempt}"
+            self._pool.submit(_attempted, what, remove_orphan, self._store, key, attempt)
         if listing.leftovers:
-            self._pool.submit(self._remove_leftovers, listing.leftovers)
+            what, remove = "what dead processes have left", self._store.files.remove_files
+            self._pool.submit(_attempted, what, remove, listing.leftovers)
         lost = [key for key in before if key not in self._stored and key not in removed]
         self._find_places()
         return [self._evicted(place) for key in lost if (place := self._places.pop(key, None))]
 
     # ------------------------------------------------------------------------- places
 
-    def _keyless(self) -> list[KeylessStates]:
+    def _keyless(self) -> list[Keyless]:
         """Return the states of the plan whose keys are not known, if a listing showed any."""
         self._trials_known = len(self._trials)
         if not self._stored.keys() - self._places.keys():
@@ -459,10 +434,9 @@ class Evictor:
         """Return the stored states with their values."""
         places = {key: place for key, place in self._places.items() if key in self._stored}
         keys = {(node.holder(step), step): key for key, (node, step) in places.items()}
-        stays = {keys[place] for place in self._needed() if place in keys}
-        grace = self.retention.grace
-        values = StoreValues(self._stored, now=self._clock(), grace=grace)
-        values.add(StateValues(self._view, self._trials, self._objective), places, stays)
+        values = StoreValues(self._stored, now=self._clock(), grace=self.retention.grace)
+        values.add(StateValues(self._view, self._trials, self._objective), places)
+        values.hold(keys[place] for place in self._needed() if place in keys)
         values.hold(self._kept | self._stuck | self._unrecorded)
         return values.states()
 
@@ -515,26 +489,10 @@ class Evictor:
         """Remove a checkpoint; runs in a thread."""
         is_gone = False
         try:
-            self._store.discard(key, attempt=attempt)
-            is_gone = True
-        except StorageError as error:
-            logger.warning("checkpoint %s could not be removed: %s", key, error)
+            discard = partial(self._store.discard, key, attempt=attempt)
+            is_gone = _attempted(f"checkpoint {key}", discard)
         finally:
             self._done.put((key, attempt, is_gone))
-
-    def _remove_orphan(self, key: str, attempt: str) -> None:
-        """Remove the files of a dead upload; runs in a thread."""
-        try:
-            remove_orphan(self._store, key, attempt)
-        except StorageError as error:
-            logger.warning("what is left of attempt %s could not be removed: %s", attempt, error)
-
-    def _remove_leftovers(self, paths: Iterable[str]) -> None:
-        """Remove temporary files of dead processes; runs in a thread."""
-        try:
-            self._store.files.remove_files(paths)
-        except OSError as error:
-            logger.warning("what dead processes have left could not be removed: %s", error)
 
     def _receive_removals(self) -> list[Evicted]:
         """Receive finished removals; return the states that are gone a second time."""
@@ -544,12 +502,12 @@ class Evictor:
             removal = self._removals.pop((key, attempt))
             self._burst = max(FADE * self._burst, self._written - removal.written_before)
             if is_gone:
-                self._since_listing.removed.add(key)
+                self._removed_since.add(key)
                 if key not in self._stored:
                     self._forget[key] = self._clock()
             else:
                 # It stays counted, and is tried again after the next listing.
-                self._hold(key, self._stored.get(key, removal.state))
+                self._count(key, self._stored.get(key, removal.state))
                 if removal.place is not None:
                     self._places.setdefault(key, removal.place)
                 self._stuck |= {key}
@@ -566,10 +524,18 @@ class Evictor:
         if old:
             for key in old:
                 del self._forget[key]
-            self._pool.submit(self._safely_forget, old)
+            self._pool.submit(self._forget_rows, old)
 
-    def _safely_forget(self, keys: list[str]) -> None:
-        try:
-            self._database.forget_checkpoints(keys)
-        except StorageError as error:
-            logger.warning("rows of checkpoints that are gone could not be removed: %s", error)
+    def _forget_rows(self, keys: list[str]) -> None:
+        what = "rows of checkpoints that are gone"
+        _attempted(what, self._database.forget_checkpoints, keys)
+
+
+def _attempted(what: str, remove: Callable[..., object], *arguments: object) -> bool:
+    """Remove something, and return whether it is gone; a failure is logged, and the run goes on."""
+    try:
+        remove(*arguments)
+    except (StorageError, OSError) as error:
+        logger.warning("%s could not be removed: %s", what, error)
+        return False
+    return True

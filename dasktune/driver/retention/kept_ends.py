@@ -27,15 +27,6 @@ class KeptEnds:
     """The best trials that have ended, and the values beyond which another one is kept.
 
     With several objectives, and if all trials are kept, every end is stored.
-
-    Parameters
-    ----------
-    keep
-        The trials whose last states are kept.
-    objective
-        What they are compared by.
-    trials
-        Those of the study so far.
     """
 
     def __init__(self, keep: Keep, objective: Objective, trials: Iterable[TrialRecord]) -> None:
@@ -59,10 +50,7 @@ class KeptEnds:
             del self._best[self._count :]
 
     def omits(self, order: RunStage) -> tuple[str, float, float] | None:
-        """Return the values with which a last state may be left out; None if it must be stored.
-
-        They are those of `StageSpec.omits`.
-        """
+        """Return `StageSpec.omits` of an order; None if its last state must be stored."""
         if self._count is None or not order.is_last or len(self._best) < self._count:
             return None
         (metric,), (direction,) = self._objective.metrics, self._objective.directions

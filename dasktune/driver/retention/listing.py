@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dasktune.storage.checkpoints import SMALL_NBYTES, CheckpointStore, Stored
 from dasktune.storage.database.database import Database
@@ -27,56 +27,33 @@ def tensor_nbytes_of(nbytes: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """A checkpoint in a store.
-
-    Parameters
-    ----------
-    step
-        The step of its state.
-    nbytes
-        The size of all files under its key.
-    attempt
-        The attempt that made it; None if that is not known.
-    used
-        When it was written or used last (epoch seconds, by this machine's clock).
-    seconds
-        Training time since the checkpoint before it; None if that is not known.
-    tensor_nbytes
-        The size of its tensors in the store (`tensor_nbytes_of`), by what its worker reported; None
-        if only a listing shows it.
-    """
+    """A checkpoint in a store, and the attempt that made it, if that is known."""
 
     step: Step
     nbytes: int
+    """Bytes of all files under its key."""
     attempt: str | None
     used: float
+    """When it was written or used last: epoch seconds, by this machine's clock."""
     seconds: float | None = None
+    """Training time since the checkpoint before it, if that is known."""
     tensor_nbytes: int | None = None
+    """`tensor_nbytes_of` what its worker reported; None if only a listing shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreListing:
-    """The content of a store.
-
-    Parameters
-    ----------
-    checkpoints
-        Checkpoints by key.
-    unfinished
-        Bytes of uploads without a commit, by key: they are under way, or dead.
-    orphans
-        Key and attempt of dead uploads: nothing was written for long.
-    leftovers
-        Paths of temporary files that processes which died long ago have left.
-    dangling
-        Keys of commits without data.
-    """
+    """The content of a store: checkpoints by key, and what is none."""
 
     checkpoints: Mapping[str, StoredState]
     unfinished: Mapping[str, int]
-    orphans: tuple[tuple[str, str], ...] = ()
-    leftovers: tuple[str, ...] = ()
-    dangling: frozenset[str] = field(default=frozenset())
+    """Bytes of uploads without a commit, by key: they are under way, or dead."""
+    orphans: tuple[tuple[str, str], ...]
+    """Key and attempt of dead uploads: nothing was written for long."""
+    leftovers: tuple[str, ...]
+    """Paths of temporary files that processes which died long ago have left."""
+    dangling: frozenset[str]
+    """Keys of commits without data."""
 
 
 def list_store(
@@ -88,27 +65,11 @@ def list_store(
     store_now: float,
     grace: float,
 ) -> StoreListing:
-    """Return the content of a store.
+    """Return the content of a store; the database gives training times and last uses of states.
 
-    Parameters
-    ----------
-    store
-        The store, which is listed once.
-    database
-        Gives training times and last uses of states; None if there is none.
-    own
-        Keys that need no lookup, since all is known of them.
-    now
-        Epoch seconds, by this machine's clock.
-    store_now
-        The same time by the store's clock, which alone measures the ages of its files.
-    grace
-        Age in seconds from which on an upload without a commit is dead.
-
-    Raises
-    ------
-    StorageError
-        If store or database cannot be read.
+    Of the keys in `own` all is known already. `now` is by this machine's clock, `store_now` the
+    same time by the store's, which alone measures the ages of its files: an upload without a commit
+    is dead once it is older than `grace`.
     """
     uploads = list(store.inventory())
     committed = {
@@ -127,30 +88,25 @@ def list_store(
         (upload.key, attempt)
         for upload in uploads
         for attempt, (_, last) in upload.attempts.items()
-        if _has_no_commit(upload, attempt, makers) and last and store_now - last > grace
+        if _has_no_commit(upload, attempt, makers) and 0 < last < store_now - grace
     ]
+    leftovers = [
+        file.path
+        for upload in uploads
+        for file in upload.leftovers
+        if 0 < file.modified < store_now - grace
+    ]
+    pending = [upload for upload in uploads if upload.attempts and not upload.is_committed]
+    dangling = [upload.key for upload in uploads if upload.is_committed and not upload.attempts]
     return StoreListing(
         checkpoints={
             key: _stored_state(upload, makers.get(key), rows.get(key), now, store_now)
             for key, upload in committed.items()
         },
-        unfinished={
-            upload.key: upload.nbytes
-            for upload in uploads
-            if upload.attempts and not upload.is_committed
-        },
+        unfinished={upload.key: upload.nbytes for upload in pending},
         orphans=tuple(sorted(orphans)),
-        leftovers=tuple(
-            sorted(
-                file.path
-                for upload in uploads
-                for file in upload.leftovers
-                if 0 < file.modified < store_now - grace
-            )
-        ),
-        dangling=frozenset(
-            upload.key for upload in uploads if upload.is_committed and not upload.attempts
-        ),
+        leftovers=tuple(sorted(leftovers)),
+        dangling=frozenset(dangling),
     )
 
 

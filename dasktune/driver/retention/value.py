@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from heapq import nsmallest
 from math import isfinite
 
@@ -56,19 +56,7 @@ MOST_VISITED = 500
 
 
 class StateValues:
-    """The values of the states of one study, as its plan and trials stand.
-
-    An object of this class is good until these change.
-
-    Parameters
-    ----------
-    view
-        The plan, the wanted stages, and those that run.
-    trials
-        The study's trials.
-    objective
-        What trials are compared by.
-    """
+    """The values of the states of one study; good until its plan and trials change."""
 
     def __init__(
         self, view: RunView, trials: Mapping[int, TrialRecord], objective: Objective
@@ -80,24 +68,8 @@ class StateValues:
         self._rungs: dict[Step, list[float]] | None = None
         self._seconds: dict[Node, float] = {}
 
-    def states(
-        self,
-        sizes: Mapping[str, int],
-        places: Mapping[str, Place],
-        stays: Iterable[str],
-    ) -> Iterator[State]:
-        """Yield the states whose place is known, with their values.
-
-        Parameters
-        ----------
-        sizes
-            Bytes by key.
-        places
-            Places in the plan by key.
-        stays
-            Keys of states that must not be evicted.
-        """
-        kept = set(stays)
+    def states(self, sizes: Mapping[str, int], places: Mapping[str, Place]) -> Iterator[State]:
+        """Yield the states whose place in the plan is known, with their values; sizes are bytes."""
         keys = {(node.holder(step), step): key for key, (node, step) in places.items()}
         for (node, step), key in keys.items():
             above, above_step = _state_above(node, step, keys)
@@ -107,7 +79,6 @@ class StateValues:
                 seconds=self._seconds_until(node, step) - self._seconds_until(above, above_step),
                 chance=self.chance(node, step),
                 above=keys.get((above, above_step)),
-                stays=key in kept,
             )
 
     def chance(self, node: Node, step: Step) -> float:
@@ -189,15 +160,8 @@ class StateValues:
 class StoreValues:
     """The values of all states of a store, to one study or to several together.
 
-    Parameters
-    ----------
-    stored
-        The states by key.
-    now
-        Epoch seconds.
-    grace
-        Age in seconds below which a state that no study knows stays: another driver may be about
-        to load it.
+    A state that no study knows stays as long as it is younger than `grace`: another driver may be
+    about to load it.
     """
 
     def __init__(self, stored: Mapping[str, StoredState], *, now: float, grace: float) -> None:
@@ -207,22 +171,18 @@ class StoreValues:
         self._held: set[str] = set()
         self._states: dict[str, State] = {}
 
-    def add(
-        self, values: StateValues, places: Mapping[str, Place], stays: Iterable[str] = ()
-    ) -> list[State]:
+    def add(self, values: StateValues, places: Mapping[str, Place]) -> list[State]:
         """Add the values of states to a study; return them.
 
         Where several studies know a state, their chances are joined. The way to it is the same.
         """
         sizes = {key: self._stored[key].nbytes for key in places}
-        states = list(values.states(sizes, places, stays))
+        states = list(values.states(sizes, places))
         for state in states:
             known = self._states.get(state.key)
             if known is not None:
                 chance = 1 - (1 - known.chance) * (1 - state.chance)
-                seconds = min(known.seconds, state.seconds)
-                stays_anyway = known.stays or state.stays
-                state = replace(known, chance=chance, seconds=seconds, stays=stays_anyway)
+                state = replace(known, chance=chance, seconds=min(known.seconds, state.seconds))
             self._states[state.key] = state
         return states
 
@@ -275,52 +235,28 @@ def winners(trials: Iterable[TrialRecord], objective: Objective, keep: Keep) -> 
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeylessStates:
-    """Stored states of one node whose keys are to be computed; no part of it changes.
-
-    Parameters
-    ----------
-    node
-        Holds them.
-    known
-        The last known position in the chain of keys before them.
-    steps
-        Their steps, ascending.
-    """
-
-    node: Node
-    known: Mark
-    steps: tuple[Step, ...]
+Keyless = tuple[Node, Mark, list[Step]]
+"""A node, the ascending steps of its states whose keys are to be computed, and the last known
+position in the chain of keys before them."""
 
 
-def keyless_in(plan: SearchPlan, placed: Container[Place]) -> list[KeylessStates]:
-    """Return the stored states that a plan knows, but those that are placed; nothing is hashed.
-
-    Parameters
-    ----------
-    plan
-        The plan.
-    placed
-        Places of states, by the nodes that hold them.
-    """
+def keyless_in(plan: SearchPlan, placed: Container[Place]) -> list[Keyless]:
+    """Return the stored states that a plan knows, but those that are placed; nothing is hashed."""
     keyless = []
     for node in plan:
         steps = sorted(step for step in node.checkpoints if (node, step) not in placed)
         if steps:
-            known = node.known_position(steps[0])
-            keyless.append(KeylessStates(node=node, known=known, steps=tuple(steps)))
+            keyless.append((node, node.known_position(steps[0]), steps))
     return keyless
 
 
-def places_of(keyless: Iterable[KeylessStates]) -> dict[str, Place]:
+def places_of(keyless: Iterable[Keyless]) -> dict[str, Place]:
     """Return the places of states by key; any thread may call it."""
     places = {}
-    for states in keyless:
-        at, chain, _ = states.known
-        for step in states.steps:
-            chain, at = chain.advance(states.node.sequences, at, step), step
-            places[chain.key] = (states.node, step)
+    for node, (at, chain, _), steps in keyless:
+        for step in steps:
+            chain, at = chain.advance(node.sequences, at, step), step
+            places[chain.key] = (node, step)
     return places
 
 
@@ -329,20 +265,20 @@ def mark(plan: SearchPlan, steps: Mapping[str, Step]) -> dict[str, Place]:
     places = {}
     known = sorted(set(steps.values()))
     for node in plan:
-        first, last = bisect_right(known, node.start), bisect_right(known, node.stop)
-        for step, key in _keys_on(node, known[first:last]):
+        for step, key in keys_on(node, known):
             if steps.get(key) == step:
                 plan.learn(node, step, is_stored=True)
                 places[key] = (node, step)
     return places
 
 
-def _keys_on(node: Node, steps: Iterable[Step]) -> Iterator[tuple[Step, str]]:
-    """Yield the state keys at ascending steps of a node."""
+def keys_on(node: Node, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
+    """Yield those of the ascending steps that are on a node, with their state keys."""
     if node.parent is None:
         return
+    first, last = bisect_right(steps, node.start), bisect_right(steps, node.stop)
     chain, at = node.parent.chain_at(node.start), node.start
-    for step in steps:
+    for step in steps[first:last]:
         chain, at = chain.advance(node.sequences, at, step), step
         yield step, chain.key
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 
 from dasktune.driver.retention.value import (
@@ -72,13 +70,13 @@ class Table:
         self.steps[key] = step
         return key
 
-    def states(self, stays: Iterable[str] = ()) -> dict[str, State]:
+    def states(self) -> dict[str, State]:
         places = mark(self.dispatcher.plan, self.steps)
         assert places.keys() == self.steps.keys()
         assert places_of(keyless_in(self.dispatcher.plan, ())).keys() == places.keys()
         values = StateValues(RunView(self.dispatcher), self.trials, LOSS)
         sizes = dict.fromkeys(self.steps, 100)
-        return {one.key: one for one in values.states(sizes, places, stays)}
+        return {one.key: one for one in values.states(sizes, places)}
 
 
 def either(*chances: float) -> float:
@@ -94,10 +92,9 @@ def test_a_state_costs_the_steps_from_the_nearest_one_before_it() -> None:
     first = table.trial(Constant(0.5), TrialState.COMPLETE)
     table.trial(turn(20), TrialState.COMPLETE)
     keys = [table.store(first, step) for step in (10, 20, 35)]
-    found = table.states(stays=[keys[1]])
+    found = table.states()
     assert [found[key].seconds for key in keys] == [10, 10, 15]
     assert [found[key].above for key in keys] == [None, keys[0], keys[1]]
-    assert [found[key].stays for key in keys] == [False, True, False]
 
 
 def test_ends_and_branch_points_have_a_higher_chance() -> None:
