@@ -42,27 +42,7 @@ class AuditFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFigures:
-    """The audits of a study.
-
-    Parameters
-    ----------
-    identical
-        Number of audits that found no difference.
-    differing
-        Number of audits that found one.
-    not_run
-        Number of audits that were drawn and not done. No text for people has it: nothing is
-        missing, since each resume proves itself and audits are samples.
-    incomparable
-        Number of audits whose worker computes other bits than the one that trained.
-    resumes
-        Number of stages that resumed from a stored state.
-    steps
-        Number of steps that audits trained; the check of the trainer is no audit.
-    refused
-        Number of lineages whose states could not be resumed.
-    differences
-        What differed, in words.
+    """The audits of a study, by their result.
 
     Examples
     --------
@@ -73,11 +53,17 @@ class AuditFigures:
     identical: int = 0
     differing: int = 0
     not_run: int = 0
+    """Drawn and not done. No text for people has it: nothing is missing, since each resume proves
+    itself and audits are samples."""
     incomparable: int = 0
+    """On workers that compute other bits than those that trained."""
     resumes: int = 0
+    """Stages that resumed from a stored state."""
     steps: Step = 0
     refused: int = 0
+    """Lineages whose states could not be resumed."""
     differences: tuple[str, ...] = ()
+    """What differed, in words."""
 
     def __str__(self) -> str:
         """Return them in words; empty without any."""
@@ -140,8 +126,7 @@ def counts_of(history: History) -> AuditCounts:
         resumes=figures.resumes,
         audits=figures.identical + figures.differing,
         steps=figures.steps,
-        # Notes of older versions have none.
-        seconds=sum(note.get("seconds", 0.0) for note in audits),
+        seconds=sum(note["seconds"] for note in audits),
     )
 
 

@@ -119,22 +119,8 @@ class _Running:
 class Audits:
     """The audits of one run.
 
-    Parameters
-    ----------
-    draw
-        Draws them.
-    view
-        The run as the engine has it.
-    run
-        Names the run.
-    trainer
-        Name of the trainer's class.
-    seed
-        The study's training seed.
-    note
-        Adds a note of a kind to the study.
-    fail
-        Records that the trainer does not resume exactly, for all studies.
+    `note` adds a note of a kind to the study; `fail` records that the trainer does not resume
+    exactly, for all studies.
     """
 
     def __init__(
@@ -169,27 +155,22 @@ class Audits:
         """Note a stage that was sent to its worker."""
         if order.start < order.stop:
             self._draw.launched(order.attempt, order.node, order.start)
-            self._draw.keep(self._view.attempts)
 
     def receive(self, message: StageMessage) -> None:
         """Note what a worker says of a stage."""
         match message:
             case StateSaved(attempt=attempt):
                 if message.by == attempt:
-                    self._draw.saved(attempt, message.step)
+                    self._draw.saved(attempt)
                 else:
                     self._draw.lost(attempt)
             case StateOmitted(attempt=attempt):
-                self._draw.saved(attempt, message.step)  # there are metrics to compare
+                self._draw.saved(attempt)  # there are metrics to compare
             case StageEnded(attempt=attempt, status="trained" | "stopped"):
                 if message.loaded_at is not None:
-                    self._draw.ended(
-                        attempt,
-                        message.step,
-                        loaded_at=message.loaded_at,
-                        seconds=message.seconds + message.evaluate_seconds,
-                        start_seconds=message.start_seconds or 0.0,
-                    )
+                    seconds, loaded_at = message.seconds, message.loaded_at
+                    seconds += message.evaluate_seconds
+                    self._draw.ended(attempt, message.step, loaded_at=loaded_at, seconds=seconds)
             case StageEnded(attempt=attempt):
                 self._draw.lost(attempt)
             case _:
@@ -225,24 +206,9 @@ class Audits:
     ) -> bool:
         """Take the results that are there, and begin the next audit; return whether one runs.
 
-        Parameters
-        ----------
-        submitter
-            Sends it.
-        wake
-            Called from any thread when a result is there.
-        resting
-            The paused workers that execute nothing.
-        is_last
-            Whether nothing else is left to train: then only those begin that a study always has,
-            and those on resting workers are given up.
-
-        Raises
-        ------
-        AuditDifferenceError
-            If an audit found a difference: it is recorded, and the run must not go on.
-        TrainerError
-            If it could not be recorded.
+        `wake` is called from any thread when a result is there. Once nothing else is left to train,
+        only those audits begin that a study always has, and those on workers that execute nothing
+        (`resting`) are given up. Raises an `AuditDifferenceError` after a difference is recorded.
         """
         for name, running in list(self._running.items()):
             if running.future.done():
@@ -272,32 +238,27 @@ class Audits:
             logger.warning("worker %s is paused: its audit is given up", running.workers[0])
             self._cancel([running])
 
-    def _begin(
-        self,
-        submitter: Submitter,
-        wake: Callable[[], None],
-        *,
-        is_last: bool,
-    ) -> None:
-        trained = self._view.steps_executed - self._steps_before
+    def _begin(self, submitter: Submitter, wake: Callable[[], None], *, is_last: bool) -> None:
+        """Send the best audit for which there are workers, if there is any."""
         slots = self._free_slots()
         if not slots:
             return
-        begun = self._draw.begin(
-            trained,
-            workers=len(self._view.slots),
-            is_idle=not slots[0].queue,
-            is_last=is_last,
-            may_wait=lambda audit: self._count(audit) > 1 and not self._workers(audit, slots),
-        )
-        if begun is None:
-            return
-        key, audit = begun
-        workers = self._workers(audit, slots)
-        if not workers:
-            self._draw.end(key, 0, has_result=False)
-            self._dropped += 1
-            return
+        trained, count = self._view.steps_executed - self._steps_before, len(self._view.slots)
+        possible = self._draw.possible(trained, workers=count, is_last=is_last)
+        for key, audit in possible:
+            if workers := self._workers(audit, slots):
+                self._send(submitter, wake, key, audit, workers)
+                return
+
+    def _send(
+        self,
+        submitter: Submitter,
+        wake: Callable[[], None],
+        key: str,
+        audit: Audit,
+        workers: Sequence[str],
+    ) -> None:
+        self._draw.begin(key, audit)
         self._sent += 1
         name, (worker, *lenders), node = f"audit-{self._sent}-{key}", workers, audit.way.node
         seed = self._seed + self._view.plan.seed_of(node)
@@ -338,15 +299,7 @@ class Audits:
         return sorted(slots, key=lambda slot: len(slot.queue))
 
     def _take(self, running: _Running, receipt: AuditEnded | None) -> None:
-        """Write down what an audit found.
-
-        Raises
-        ------
-        AuditDifferenceError
-            If it found a difference.
-        TrainerError
-            If that could not be recorded.
-        """
+        """Write down what an audit found; a difference is raised."""
         status = "dropped" if receipt is None else receipt.status
         steps = 0 if receipt is None else receipt.steps
         seconds = 0.0 if receipt is None else receipt.seconds
@@ -360,7 +313,7 @@ class Audits:
         self._dropped += not has_result and status != "incomparable"
         logger.info(
             "audit of the resume at step %d, steps %d to %d trained again: %s",
-            *(running.audit.resumed.start, way.start, way.stop, status),
+            *(running.audit.resume.step, way.start, way.stop, status),
         )
         if receipt is not None and status == "failed":
             logger.warning("an audit could not be done: %s", receipt.message)
@@ -369,10 +322,10 @@ class Audits:
             logger.warning("worker %s %s: %s: %s", running.workers[0], INCOMPARABLE, path, reason)
         text, resting = "", {}
         if receipt is not None and status == "differs":
-            resumed = running.audit.resumed
-            trials = resting_on(self._view.plan, resumed)
+            resume = running.audit.resume
+            trials = resting_on(self._view.plan, resume)
             text = failure_text(running.audit, receipt, trials)
-            resting = {"trials": trials, "after": resumed.start}
+            resting = {"trials": trials, "after": resume.step}
         problem = f"{self._trainer} must resume exactly for its trials to be merged"
         try:
             cost = {"steps": steps, "seconds": seconds}
@@ -402,19 +355,7 @@ class Audits:
 
 
 def spec_of(name: str, audit: Audit, seed: int, lenders: tuple[str, ...] = ()) -> AuditSpec:
-    """Return an audit as a worker gets it.
-
-    Parameters
-    ----------
-    name
-        Unique among all attempts of the run.
-    audit
-        What it trains.
-    seed
-        Of the training.
-    lenders
-        The workers that train it with the one that gets it.
-    """
+    """Return an audit as a worker gets it; its name is unique among all attempts of the run."""
     way, node = audit.way, audit.way.node
     before = Stretch(node=node, start=min(audit.origins), stop=way.start)
     chain = node.chain_at(way.start)
@@ -438,16 +379,8 @@ def spec_of(name: str, audit: Audit, seed: int, lenders: tuple[str, ...] = ()) -
 
 
 def failure_text(audit: Audit, receipt: AuditEnded, trials: list[int]) -> str:
-    """Return in words what an audit found.
-
-    Parameters
-    ----------
-    audit, receipt
-        What it trained, and what differs.
-    trials
-        Those that go through the resumed stage.
-    """
-    start, resumed = audit.way.start, audit.resumed.start
+    """Return in words what an audit found, and the trials that go through the resumed stage."""
+    start, resumed = audit.way.start, audit.resume.step
     began = f"the stored state after step {start}" if start else "the beginning"
     return "\n".join(
         [

@@ -72,7 +72,7 @@ from dasktune.engine.timeouts import (
 )
 from dasktune.engine.trials import lineage_of
 from dasktune.errors import ClusterError, InternalError, StorageError
-from dasktune.graph.audits import Stretch, resting_on
+from dasktune.graph.audits import Resume, resting_on
 from dasktune.graph.devices import without_devices
 from dasktune.graph.events import (
     AuditsRun,
@@ -422,8 +422,7 @@ class DaskRunner:
     def _refuse(self, refused: LineageRefused) -> None:
         """Note a lineage whose state could not be resumed, once."""
         plan, node = self._engine.view.plan, refused.node
-        stretch = Stretch(node=node, start=refused.step, stop=refused.step + 1)
-        trials = resting_on(plan, stretch)
+        trials = resting_on(plan, Resume(node=node, step=refused.step))
         lineage = lineage_of(without_devices(node.sequences), plan.seed_of(node))
         if all(lineage != each.lineage for each in self._refused):
             self._refused.append(

@@ -1,4 +1,4 @@
-"""Which resumed stages are audited, and from which state: drawn from names, within a budget.
+"""Which resumed stages are audited, and from which state.
 
 A stage that begins from a stored state is exact only if the trainer saves everything that its
 next step depends on. An audit tests this on the study's own work: a new trainer loads a stored
@@ -7,20 +7,17 @@ It is a test because the stored states in between were made in another way: eith
 trainer went on in memory where the audit loads, or the study loaded a state where the audit goes
 on in memory.
 
-A study audits the first resumes of all, the first one in each branch of its space (trials with the
-same names and values of text at step 0), and the first one in the last third of the training: what
-a trainer does in one branch only, or late, shows nowhere else. Which others are drawn follows from
-state keys, and never from time: replays and other drivers draw the same. How many of those
-fit in the budget follows also from measured seconds, since building a trainer and loading a state
-may cost more than the steps. No decision, state or key depends on it.
+Which resumes are audited follows from their names (`is_drawn`), and never from time. How many of
+those fit in the budget follows also from measured seconds (`steps_allowed`), since building a
+trainer and loading a state may cost more than the steps. No decision, state or key depends on it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from dasktune.graph.plan import Node, SearchPlan
@@ -32,21 +29,12 @@ SHARE = 0.02
 ALWAYS = 3
 """The first resumes of a study, which are drawn whatever the share is."""
 
-SMALL_STUDY: Step = 1000
-"""Trained steps up to which a study has one audit."""
-
 SHARE_OF_STEPS = 0.02
-"""The cost of all audits is at most this share of the trained steps of a larger study.
+"""The cost of all audits is at most this share of the trained steps, but for the first audit.
 
 The cost of an audit is its seconds, in steps of the study. What is not measured in it, such as the
 load of the driver and of the store, comes on top: audits are to cost less than 3% of the time.
 """
-
-SHARE_OF_BUSY = SHARE_OF_STEPS / 2
-"""The same, while every worker is busy: an audit on an idle one makes no stage wait."""
-
-FIRST_STEPS = int(SMALL_STUDY * SHARE_OF_STEPS)
-"""Most steps of the first audit of a study, as long as nobody knows whether it stays small."""
 
 AUDIT_STEPS: Step = 30
 """How far audits go beyond the resume; those after the first wait until they may train as many.
@@ -55,10 +43,19 @@ A trainer may do something at every so many steps only. So audits go on for some
 just to the next stored state, which may be a step away.
 """
 
+SMALL_STUDY: Step = round(AUDIT_STEPS / SHARE_OF_STEPS)
+"""Trained steps up to which a study has one audit."""
+
 ENOUGH_STEPS: Step = 8
 """How far the one audit of a small study goes beyond the resume, or it waits for the end.
 
 A check of the trainer goes 7 steps: what that does not see shows later.
+"""
+
+MOST_TO_MAKE_SURE: Step = 1000
+"""Steps that each training may have that makes sure of a difference, or `SHARE_OF_STEPS` if more.
+
+That is beyond the budget of audits: a difference is rare, and decides much.
 """
 
 MOST_BRANCHES = 20
@@ -67,14 +64,11 @@ MOST_BRANCHES = 20
 LATE = "late"
 """Stands for the last third of the training, among branches."""
 
-MOST_WAITING = 100
+MOST_WAITING = 30
 """Drawn resumes that wait for the budget; of more, the first stay."""
 
-MOST_STRETCHES = 10_000
-"""Stretches trained in memory that are remembered; of more, the last stay."""
-
-MOST_OPEN = 100
-"""Stages that are remembered though the engine is done with them."""
+MOST_STAGES = 10_000
+"""Stages that are remembered; of more, the last stay. Messages of a lost worker never come."""
 
 MOST_SPLITS = 4
 """Steps at which a worker resumes to make sure of a difference: it holds a state for each."""
@@ -82,15 +76,7 @@ MOST_SPLITS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """The steps that one trainer trained from a stored state to the next stored state.
-
-    Parameters
-    ----------
-    node
-        Holds `stop`, or is below the node that does.
-    start, stop
-        Steps.
-    """
+    """Steps on the way to a node."""
 
     node: Node
     start: Step
@@ -103,47 +89,33 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """A stage that trained a node, or steps before it, from a state that was stored at a step."""
+
+    node: Node
+    step: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """The steps that an audit trains, and the resumed stage on whose account it does.
+    """The steps that an audit trains, from a stored state or step 0, on account of a resume."""
 
-    Parameters
-    ----------
-    resumed
-        The stage that resumed, up to its first saved state.
-    way
-        The steps to train: from a stored state, or from step 0.
-    is_whole
-        Whether it would get no longer if more steps of its path were trained.
-    origins
-        See `origins_of`.
-    """
-
-    resumed: Stretch
+    resume: Resume
     way: Stretch
     is_whole: bool
+    """Whether it would get no longer if more steps of its path were trained."""
     origins: tuple[Step, ...] = ()
+    """See `origins_of`."""
 
     @property
     def beyond(self) -> Step:
         """Number of steps after the step of the resume."""
-        return self.way.stop - self.resumed.start
+        return self.way.stop - self.resume.step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditCounts:
-    """The audits of a study so far.
-
-    Parameters
-    ----------
-    resumes
-        Number of stages that resumed from a stored state.
-    audits
-        Number of audits that came to a result.
-    steps
-        Number of steps trained by audits.
-    seconds
-        Seconds of their workers.
-    """
+    """The audits of a study so far: those with a result, and what all have cost their workers."""
 
     resumes: int = 0
     audits: int = 0
@@ -151,30 +123,7 @@ class AuditCounts:
     seconds: float = 0.0
 
 
-@dataclass(slots=True)
-class TrainingTime:
-    """The time that training takes on the workers of a run: sums over its stages."""
-
-    steps: Step = 0
-    seconds: float = 0.0
-    starts: int = 0
-    start_seconds: float = 0.0
-
-    def add(self, *, steps: Step, seconds: float, start_seconds: float) -> None:
-        """Count a stage; `start_seconds` are 0 if its trainer was in memory."""
-        self.steps += steps
-        self.seconds += seconds
-        self.starts += start_seconds > 0
-        self.start_seconds += start_seconds
-
-    def in_steps(self, seconds: float) -> Step:
-        """Return the number of steps that take so long, rounded up; 0 if that is not known."""
-        return math.ceil(seconds * self.steps / self.seconds) if self.seconds else 0
-
-    @property
-    def start(self) -> Step:
-        """The cost of a trainer that is built and loaded, in steps."""
-        return self.in_steps(self.start_seconds / self.starts) if self.starts else 0
+# ---------------------------------------------------------------------------- the rule
 
 
 def audit_problems(audit: object) -> Iterator[str]:
@@ -184,112 +133,78 @@ def audit_problems(audit: object) -> Iterator[str]:
         yield f"audit must be a number from 0 to 1, got {audit!r}"
 
 
-def is_drawn(key: str, share: float, earlier: int) -> bool:
-    """Whether a resumed stage is audited.
+def is_drawn(key: str, share: float, *, earlier: int, is_new: bool = False) -> bool:
+    """Return whether a resume is audited, if the budget allows it.
 
-    Parameters
-    ----------
-    key
-        The key of the first state that the stage saved.
-    share
-        Share of the resumed stages that are audited.
-    earlier
-        Number of stages of the study that resumed before it: the first `ALWAYS` are drawn
-        unless the share is 0.
+    Drawn are the first `ALWAYS` of a study, one that is new (`kinds_of`), and a share of the
+    others by their state key; none if the share is 0.
 
     Examples
     --------
     >>> sum(is_drawn(f"{number:x}", 0.25, earlier=3) for number in range(1000))
     265
     """
-    if earlier < ALWAYS and share > 0:
-        return True
     digest = hashlib.blake2b(f"audit {key}".encode(), digest_size=6).digest()
-    return int.from_bytes(digest) < share * 2**48
+    is_due = earlier < ALWAYS or is_new or int.from_bytes(digest) < share * 2**48
+    return is_due and share > 0
+
+
+def kinds_of(resume: Resume, furthest: Step) -> set[str]:
+    """Return the branch of the space, and ``late`` for a resume in the last third of the training.
+
+    What a trainer does in one branch only, or late, shows nowhere else: so the first resume of
+    each kind is audited. Trials of one branch have the same hyper-parameters, and the same of
+    those that are no numbers.
+    """
+    values = {name: sequence(0) for name, sequence in sorted(resume.node.sequences.items())}
+    branch = [(n, v if isinstance(v, str | bool) else None) for n, v in values.items()]
+    return {repr(branch), LATE} if resume.step * 3 >= furthest * 2 else {repr(branch)}
 
 
 def steps_allowed(
-    *,
-    trained: Step,
-    spent: Step,
-    audits: int,
-    overhead: Step = 0,
-    workers: int = 1,
-    is_idle: bool = True,
-    is_last: bool = False,
+    *, trained: Step, spent: float, audits: int, overhead: float = 0.0, workers: int = 1
 ) -> Step:
-    """Return how many steps the next audit may train.
+    """Return how many steps the next audit may train in a study that has trained so many.
 
-    Parameters
-    ----------
-    trained
-        Steps that the study has trained.
-    spent
-        Cost of its audits so far in steps, those under way included.
-    audits
-        Number of audits with a result or under way. A study of up to `SMALL_STUDY` steps has one.
-    overhead
-        Cost of an audit beside its steps, in steps.
-    workers
-        Number of workers. A run waits at its end for the audit under way, so none takes longer
-        than its share of the time that all of them together have trained.
-    is_idle
-        Whether it makes no stage wait.
-    is_last
-        Whether no more will be trained.
+    `spent` is the cost of the audits so far, and `overhead` the cost of one beside its steps, both
+    in steps. The first audit is done whatever it costs. A run waits at its end for the audit under
+    way: so none takes longer than its share of the time that all workers together have trained.
     """
-    total = int((SHARE_OF_STEPS if is_idle else SHARE_OF_BUSY) * trained) - spent
-    allowed = min(total, int(SHARE_OF_STEPS * trained / max(1, workers))) - overhead
-    is_small = trained <= SMALL_STUDY
+    budget = SHARE_OF_STEPS * trained
+    allowed = int(min(budget - spent, budget / max(1, workers)) - overhead)
     if not audits:
-        first = AUDIT_STEPS if is_last and is_small else FIRST_STEPS
-        return max(0, allowed, first - spent)
-    return 0 if is_small or allowed < AUDIT_STEPS else allowed
+        return max(0, allowed, int(AUDIT_STEPS - spent))
+    return allowed if allowed >= AUDIT_STEPS else 0
 
 
-def audit_of(resumed: Stretch, beside: Stretch | None, allowed: Step) -> Audit | None:
-    """Return the audit of a resumed stage that goes furthest within what is allowed, or None.
+# ----------------------------------------------------------------------------- the way
 
-    It goes on for `AUDIT_STEPS` steps after the step of the resume, as far as they are trained
-    already. Of two that go as far, the shorter one is taken. One that has more steps than
-    allowed is cut, unless it would be too short to show much.
 
-    Parameters
-    ----------
-    resumed
-        The stage.
-    beside
-        Steps that another trainer trained in memory from the state with which the stage began.
-    allowed
-        Most steps.
+def audit_of(resume: Resume, beside: Node | None, allowed: Step) -> Audit | None:
+    """Return the audit of a resume that goes furthest within what is allowed, or None.
+
+    It begins at the stored state before; or at the state of the resume, if the trainer of another
+    stage, on the way to the node `beside`, went on in memory there. It goes on for `AUDIT_STEPS`
+    steps after the step of the resume, as far as they are trained already. Of two that go as far,
+    the shorter one is taken.
     """
-    before = stored_before(resumed.node, resumed.start)
-    ways = [Stretch(node=resumed.node, start=before, stop=resumed.stop)]
+    audits = [_audit(resume, resume.node, stored_before(resume.node, resume.step), allowed)]
     if beside is not None:
-        ways.append(beside)
-    audits = [
-        audit for way in ways if (audit := _lengthened(resumed, way, allowed=allowed)) is not None
-    ]
-    return max(audits, key=lambda audit: (audit.beyond, -audit.way.steps), default=None)
+        audits.append(_audit(resume, beside, resume.step, allowed))
+    possible = [audit for audit in audits if audit is not None]
+    return max(possible, key=lambda audit: (audit.beyond, -audit.way.steps), default=None)
 
 
-def _lengthened(resumed: Stretch, way: Stretch, *, allowed: Step) -> Audit | None:
-    """Return the audit of a way, lengthened along what is trained already and cut to `allowed`."""
-    end = resumed.start + AUDIT_STEPS
-    node = _trained_below(way.node, end)
-    stop = _last_known(node, resumed.start, end)
+def _audit(resume: Resume, node: Node, start: Step, allowed: Step) -> Audit | None:
+    end = resume.step + AUDIT_STEPS
+    node = _trained_below(node, end)
+    stop = _last_known(node, resume.step, end)
+    is_whole = stop == end or (stop == node.stop and not node.children)
+    if stop is not None and stop - start > allowed:
+        stop, is_whole = _last_known(node, resume.step, start + allowed), True
     if stop is None:
         return None
-    is_whole = stop == end or (stop == node.stop and not node.children)
-    if stop - way.start > allowed:
-        if allowed < FIRST_STEPS:
-            return None
-        stop = _last_known(node, resumed.start, way.start + allowed)
-        is_whole = True
-        if stop is None:
-            return None
-    lengthened = Stretch(node=node, start=way.start, stop=stop)
-    return Audit(resumed=resumed, way=lengthened, is_whole=is_whole)
+    return Audit(resume=resume, way=Stretch(node=node, start=start, stop=stop), is_whole=is_whole)
 
 
 def stored_before(node: Node, step: Step) -> Step:
@@ -318,30 +233,13 @@ def stored_on(way: Stretch) -> list[Step]:
     return sorted(_steps(way.node, way.start, way.stop))
 
 
-def steps_to_make_sure(trained: Step) -> Step:
-    """Return how many steps each way may have that makes sure of a difference.
-
-    That is beyond the budget of audits: a difference is rare, and decides much.
-    """
-    return max(SMALL_STUDY, int(SHARE_OF_STEPS * trained))
-
-
 def origins_of(way: Stretch, loaded_at: Step | None, most: Step) -> list[Step]:
     """Return the steps from which a worker trains without a stop, to make sure of a difference.
 
     What a trainer holds beside its state can matter long after it was loaded. So the worker begins
-    where the study's trainer was loaded. If that is not known, it begins where the audit did,
-    at the stored state before, and at the first one.
-
-    Parameters
-    ----------
-    way
-        The steps of the audit.
-    loaded_at
-        The step at which the trainer was built or loaded that the study had in memory where the
-        audit loads; None if that is not known.
-    most
-        Number of steps that may be trained from each.
+    at `loaded_at`, where the trainer was loaded that the study had in memory where the audit loads.
+    If that is not known, or more than `most` steps away, it begins where the audit did, at the
+    stored state before, and at the first one.
     """
     first = max(0, way.stop - most)
     before = [step for step in (0, *_steps(way.node, 0, way.start - 1)) if first <= step]
@@ -356,64 +254,71 @@ def splits_of(audit: Audit) -> list[Step]:
 
     The first ones are certain; the others are the last stored states.
     """
-    certain = [audit.resumed.start, audit.way.start]
+    certain = [audit.resume.step, audit.way.start]
     others = [step for step in reversed(stored_on(audit.way)) if step not in certain]
     steps = dict.fromkeys([*certain, *others])
     return [step for step in steps if 0 < step < audit.way.stop][:MOST_SPLITS]
 
 
-def resting_on(plan: SearchPlan, resumed: Stretch) -> list[int]:
-    """Return the trials that go through the steps of a resumed stage, by number."""
-    holder = resumed.node.holder(resumed.start + 1)
+def resting_on(plan: SearchPlan, resume: Resume) -> list[int]:
+    """Return the trials that go through the first step of a resumed stage, by number."""
+    holder = resume.node.holder(resume.step + 1)
     return sorted(trial for trial, path in plan.paths.items() if holder in path.leaf.up())
 
 
+# ------------------------------------------------------------------------- what happens
+
+
+@dataclass(slots=True)
+class _Stage:
+    """A stage under way: where its trainer was loaded and ended, and whether a state is its own."""
+
+    node: Node
+    start: Step
+    loaded_at: Step | None = None
+    stop: Step = -1
+    has_saved: bool = False
+
+    def passes(self, node: Node, step: Step) -> bool:
+        """Return whether its trainer went on in memory at a step on the way to a node."""
+        is_within = self.loaded_at is not None and self.loaded_at < step < self.stop
+        return is_within and self.node.holder(step) is node.holder(step)
+
+
+@dataclass(slots=True)
+class _Drawn:
+    """A drawn resume, and the node to which another trainer went on in memory, if one did."""
+
+    resume: Resume
+    beside: Node | None
+
+
 class AuditDraw:
-    """Draws the audits of a study from what its workers do.
-
-    Parameters
-    ----------
-    share
-        Share of the resumed stages that are audited.
-    trained
-        Steps that the study's earlier runs trained.
-    counts
-        Those of the study's earlier runs.
-
-    Attributes
-    ----------
-    counts
-        All so far.
-    """
+    """Draws the audits of a study from what its workers do; `trained` steps and `counts` before."""
 
     def __init__(
         self, share: float, *, trained: Step = 0, counts: AuditCounts | None = None
     ) -> None:
         self.counts = counts or AuditCounts()
+        """All so far."""
         self._share = share
         self._trained = trained
-        self._time = TrainingTime()
-        self._open: dict[str, _OpenStage] = {}
-        self._in_memory: dict[str, _WentOn] = {}
-        """By key of the state at its start: the shortest steps trained in memory from there."""
-        self._waiting: dict[str, Stretch] = {}
+        self._steps: Step = 0
+        self._seconds = 0.0
+        """Steps and seconds of the stages of this run."""
+        self._open: dict[str, _Stage] = {}
+        self._in_memory: deque[_Stage] = deque(maxlen=MOST_STAGES)
+        """Stages that have ended, whose trainers went on in memory."""
+        self._waiting: dict[str, _Drawn] = {}
         self._under_way: dict[str, Audit] = {}
-        self._branches: set[str] = set()
-        """The branches of the space in which a resume was drawn; ``late`` for the last third."""
+        self._kinds: set[str] = set()
+        """The kinds of resumes that were drawn."""
         self._furthest: Step = 0
-        self._has_news = False
-        """Whether anything has changed since an audit was looked for in vain."""
-        self._looked_at: Step = -1
 
     @property
     def waiting(self) -> int:
         """Number of drawn resumes whose audit has not begun."""
         return len(self._waiting)
-
-    @property
-    def remembered(self) -> int:
-        """Number of stretches trained in memory, and of stages under way, that are remembered."""
-        return len(self._in_memory) + len(self._open)
 
     @property
     def is_first(self) -> bool:
@@ -422,145 +327,66 @@ class AuditDraw:
 
     def launched(self, attempt: str, node: Node, start: Step) -> None:
         """Note a stage that was sent to a worker."""
-        self._has_news = True
         ends = (each.stop for each in islice(node.below(), MOST_BRANCHES))
         self._furthest = max(self._furthest, *ends)
-        self._open[attempt] = _OpenStage(node=node, start=start)
+        self._open[attempt] = _Stage(node=node, start=start)
+        if len(self._open) > MOST_STAGES:
+            del self._open[next(iter(self._open))]
 
-    def saved(self, attempt: str, step: Step) -> None:
-        """Note a state that the stage's own trainer made, in the order of steps."""
-        stage, self._has_news = self._open.get(attempt), True
-        if stage is not None:
-            stage.saved.append(step)
-            self._follow(attempt, stage)
+    def saved(self, attempt: str) -> None:
+        """Note a state that the stage's own trainer made."""
+        if (stage := self._open.get(attempt)) is not None:
+            stage.has_saved = True
+            self._settle(attempt, stage)
 
-    def ended(
-        self,
-        attempt: str,
-        step: Step,
-        *,
-        loaded_at: Step,
-        seconds: float = 0.0,
-        start_seconds: float = 0.0,
-    ) -> None:
-        """Note the end of a stage.
+    def ended(self, attempt: str, step: Step, *, loaded_at: Step, seconds: float = 0.0) -> None:
+        """Note the end of a stage, and its seconds of training and evaluation.
 
-        Parameters
-        ----------
-        attempt, step
-            Where it ended.
-        loaded_at
-            The step at which its trainer was built or loaded: earlier than its start if it began
-            with a trainer in memory instead of a stored state.
-        seconds, start_seconds
-            Time spent in training and evaluation, and until the trainer was built and loaded.
+        Its trainer was built or loaded at the step `loaded_at`, which is before its start if the
+        trainer was in memory.
         """
-        stage, self._has_news = self._open.get(attempt), True
-        if stage is not None:
-            steps = step - stage.start
-            self._time.add(steps=steps, seconds=seconds, start_seconds=start_seconds)
-            stage.loaded_at, stage.end = loaded_at, step
-            self._follow(attempt, stage)
+        if (stage := self._open.get(attempt)) is not None:
+            self._steps += step - stage.start
+            self._seconds += seconds
+            stage.loaded_at, stage.stop = loaded_at, step
+            self._settle(attempt, stage)
 
     def lost(self, attempt: str) -> None:
         """Forget a stage of which nothing more will be heard, or that another driver trains."""
         self._open.pop(attempt, None)
 
-    def keep(self, under_way: Collection[str]) -> None:
-        """Forget the stages that are not under way any more, once they are many.
+    def possible(
+        self, trained: Step, *, workers: int = 1, is_last: bool = False
+    ) -> Iterator[tuple[str, Audit]]:
+        """Yield the names of audits within the budget, and the audits, the best first.
 
-        Messages can be lost, also those of a worker that is gone.
-        """
-        if len(self._open) > 2 * len(under_way) + MOST_OPEN:
-            self._open = {name: each for name, each in self._open.items() if name in under_way}
-
-    def begin(
-        self,
-        trained: Step,
-        *,
-        workers: int = 1,
-        is_idle: bool = True,
-        is_last: bool = False,
-        may_wait: Callable[[Audit], bool] = lambda audit: False,
-    ) -> tuple[str, Audit] | None:
-        """Return the name of the next audit within the budget, and the audit; or None.
-
-        The one that goes furthest beyond its resume is taken, of several the shortest. One that
-        can get longer waits for that, and so does the only one of a small study.
-
-        Parameters
-        ----------
-        trained
-            Steps that this run has trained so far.
-        workers, is_idle, is_last
-            See `steps_allowed`.
-        may_wait
-            Whether an audit waits for more idle workers: others go before it.
+        That is the one which goes furthest beyond its resume, of several the shortest. One that can
+        get longer waits until nothing else is left to train, and so does a short one in a small
+        study. `trained` are the steps of this run.
         """
         trained += self._trained
-        has_news = self._has_news or is_last or trained > self._looked_at
-        if not self._waiting or not has_news:
-            return None
-        self._has_news, self._looked_at = False, trained
-        allowed = steps_allowed(
-            trained=trained,
-            spent=self._spent,
-            audits=self.counts.audits + len(self._under_way),
-            overhead=self._overhead,
-            workers=workers,
-            is_idle=is_idle,
-            is_last=is_last,
-        )
+        allowed = self._allowed(trained, workers) if self._waiting else 0
         if not allowed:
-            return None
-        least = 0 if is_last or trained > SMALL_STUDY else ENOUGH_STEPS
-        possible = [
-            (-audit.beyond, audit.way.steps, key, audit)
-            for key, resumed in self._waiting.items()
-            if (audit := self._audit_of(resumed, allowed)) is not None
+            return
+        least = 0 if trained > SMALL_STUDY else ENOUGH_STEPS
+        audits = [
+            (key, audit)
+            for key, drawn in self._waiting.items()
+            if (audit := audit_of(drawn.resume, drawn.beside, allowed)) is not None
             and (is_last or (audit.is_whole and audit.beyond >= least))
-            and not may_wait(audit)
         ]
-        if not possible:
-            return None
-        self._has_news = True  # there may be another
-        *_, key, audit = min(possible, key=lambda each: each[:3])
-        audit = self._with_origins(audit, steps_to_make_sure(trained))
+        most = max(MOST_TO_MAKE_SURE, int(SHARE_OF_STEPS * trained))
+        audits.sort(key=lambda named: (-named[1].beyond, named[1].way.steps, named[0]))
+        for key, audit in audits:
+            yield key, self._with_origins(audit, most)
+
+    def begin(self, key: str, audit: Audit) -> None:
+        """Note that an audit was sent to a worker."""
         del self._waiting[key]
         self._under_way[key] = audit
-        return key, audit
-
-    @property
-    def _overhead(self) -> Step:
-        """Cost of an audit beside its steps, in steps.
-
-        It builds and loads a trainer. So does the next stage of its worker: the trainer that this
-        had in memory is gone.
-        """
-        return 2 * self._time.start
-
-    @property
-    def _spent(self) -> Step:
-        """Cost of all audits in steps; of those under way, as expected."""
-        under_way = (audit.way.steps + self._overhead for audit in self._under_way.values())
-        counts = self.counts
-        return max(counts.steps, self._time.in_steps(counts.seconds)) + sum(under_way)
 
     def end(self, key: str, steps: Step, *, has_result: bool, seconds: float = 0.0) -> None:
-        """Note the end of an audit.
-
-        Parameters
-        ----------
-        key
-            Its name.
-        steps
-            Steps that it trained.
-        has_result
-            Whether it compared all that it was to compare; otherwise it was dropped.
-        seconds
-            Time that it took its worker.
-        """
-        self._has_news = True
+        """Note the steps and the seconds of an audit; without a result it was dropped."""
         if self._under_way.pop(key, None) is not None:
             counts = self.counts
             self.counts = replace(
@@ -570,109 +396,54 @@ class AuditDraw:
                 seconds=counts.seconds + seconds,
             )
 
-    def _audit_of(self, resumed: Stretch, allowed: Step) -> Audit | None:
-        return audit_of(resumed, self._beside(resumed), allowed)
+    def _allowed(self, trained: Step, workers: int) -> Step:
+        counts, cost = self.counts, float(self.counts.steps)
+        if self._seconds:
+            cost = max(cost, counts.seconds * self._steps / self._seconds)
+        # An audit builds and loads a trainer. So does the next stage of its worker: the trainer
+        # that this had in memory is gone.
+        overhead = 2 * (cost - counts.steps) / max(1, counts.audits)
+        under_way = sum(audit.way.steps + overhead for audit in self._under_way.values())
+        return steps_allowed(
+            trained=trained,
+            spent=cost + under_way,
+            audits=counts.audits + len(self._under_way),
+            overhead=overhead,
+            workers=workers,
+        )
 
     def _with_origins(self, audit: Audit, most: Step) -> Audit:
-        known = self._in_memory.get(audit.way.node.key_at(audit.way.start))
-        loaded_at = None if known is None else known.loaded_at
-        return replace(audit, origins=tuple(origins_of(audit.way, loaded_at, most)))
+        way = audit.way
+        before = (each for each in self._in_memory if each.passes(way.node, way.start))
+        loaded_at = next((each.loaded_at for each in before), None)
+        return replace(audit, origins=tuple(origins_of(way, loaded_at, most)))
 
-    def _beside(self, resumed: Stretch) -> Stretch | None:
-        """Return the steps that another trainer went on from the same state, all in memory."""
-        end = resumed.start + AUDIT_STEPS
-        went_on = self._in_memory.get(resumed.node.key_at(resumed.start))
-        if went_on is None:
-            return None
-        way = went_on.stretch
-        while way.stop < end:
-            following = self._in_memory.get(way.node.key_at(way.stop))
-            if following is None:
-                break
-            next_stretch = following.stretch
-            way = Stretch(node=next_stretch.node, start=way.start, stop=next_stretch.stop)
-        return way
-
-    def _follow(self, attempt: str, stage: _OpenStage) -> None:
-        """Take the stretches of a stage, once it is known how its trainer began."""
-        if stage.loaded_at is None:
+    def _settle(self, attempt: str, stage: _Stage) -> None:
+        """Take a stage once it has ended with a state of its own."""
+        if stage.loaded_at is None or not stage.has_saved:
             return
-        for stretch in stage.take():
-            if stretch.start > stage.loaded_at:
-                self._went_on(stretch, stage.loaded_at)
-            elif stage.start > 0:
-                self._resumed(stretch)
-        if stage.before >= stage.end:
-            del self._open[attempt]
+        del self._open[attempt]
+        if stage.loaded_at + 1 < stage.stop:
+            self._in_memory.append(stage)
+            for drawn in self._waiting.values():
+                if drawn.beside is None and stage.passes(drawn.resume.node, drawn.resume.step):
+                    drawn.beside = stage.node
+        if 0 < stage.start <= stage.loaded_at:
+            self._resumed(Resume(node=stage.node, step=stage.start))
 
-    def _went_on(self, stretch: Stretch, loaded_at: Step) -> None:
-        key = stretch.node.key_at(stretch.start)
-        known = self._in_memory.get(key)
-        if known is None or stretch.steps < known.stretch.steps:
-            self._in_memory[key] = _WentOn(stretch=stretch, loaded_at=loaded_at)
-        if len(self._in_memory) > MOST_STRETCHES:
-            del self._in_memory[next(iter(self._in_memory))]
-
-    def _resumed(self, stretch: Stretch) -> None:
-        earlier = self.counts.resumes
+    def _resumed(self, resume: Resume) -> None:
+        earlier, key = self.counts.resumes, resume.node.key_at(resume.step + 1)
         self.counts = replace(self.counts, resumes=earlier + 1)
-        key = stretch.node.key_at(stretch.stop)
-        is_new = self._share > 0 and self._is_new(stretch)
-        is_due = is_new or is_drawn(key, self._share, earlier)
-        if is_due and len(self._waiting) < MOST_WAITING:
-            self._waiting[key] = stretch
-
-    def _is_new(self, stretch: Stretch) -> bool:
-        """Return whether a resume is the first in its branch, or in the last third."""
-        branches = {branch_of(stretch.node)} if len(self._branches) < MOST_BRANCHES else set()
-        if stretch.start * 3 >= self._furthest * 2:
-            branches.add(LATE)
-        is_new = not branches <= self._branches
-        self._branches |= branches
-        return is_new
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WentOn:
-    """Steps trained in memory, and the step at which their trainer was built or loaded."""
-
-    stretch: Stretch
-    loaded_at: Step
-
-
-@dataclass(slots=True)
-class _OpenStage:
-    """A stage of which something is still to be heard.
-
-    `before` is the last of its states that was taken note of, or its start.
-    """
-
-    node: Node
-    start: Step
-    loaded_at: Step | None = None
-    end: Step = -1
-    saved: list[Step] = field(default_factory=list)
-    before: Step = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.before = self.start
-
-    def take(self) -> Iterator[Stretch]:
-        """Yield the stretches between the states that were saved since the last call."""
-        steps, self.saved = self.saved, []
-        for step in steps:
-            if step > self.before:
-                yield Stretch(node=self.node, start=self.before, stop=step)
-                self.before = step
-
-
-def branch_of(node: Node) -> str:
-    """Return the branch of the space to which the trials of a node belong.
-
-    Trials of one branch have the same hyper-parameters, and the same of those that are no numbers.
-    """
-    values = {name: sequence(0) for name, sequence in sorted(node.sequences.items())}
-    return repr([(n, v if isinstance(v, str | bool) else None) for n, v in values.items()])
+        new = kinds_of(resume, self._furthest) - self._kinds
+        if len(self._kinds) >= MOST_BRANCHES:
+            new &= {LATE}
+        self._kinds |= new
+        if len(self._waiting) < MOST_WAITING and is_drawn(
+            key, self._share, earlier=earlier, is_new=bool(new)
+        ):
+            passing = (each for each in self._in_memory if each.passes(resume.node, resume.step))
+            beside = next((each.node for each in passing), None)
+            self._waiting[key] = _Drawn(resume, beside)
 
 
 def _trained_below(node: Node, step: Step) -> Node:

@@ -76,11 +76,10 @@ def withdrawn_of(history: History, records: Callable[[], Iterable[TrialRecord]])
         return Withdrawn()
     known = [record for record in records() if record.was_trained_here]
     merged = merged_results(known)
-    # Notes of older versions name the trials in words only.
     resting = {
         number
         for note in differences
-        for number in note.get("trials", ())
+        for number in note["trials"]
         if merged.get(number, 0) > note["after"]
     }
     return Withdrawn(

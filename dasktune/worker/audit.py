@@ -74,24 +74,8 @@ class _Way:
 class AuditRun:
     """One audit while it runs.
 
-    Parameters
-    ----------
-    spec
-        What is trained, and what must come out.
-    control
-        Tells it to end.
-    sequences
-        The hyper-parameters by name, and the number of devices.
-    job, store
-        Those of the host.
-    load
-        Returns the stored state of a key, and its proof.
-    begin
-        See `Begin`.
-    on_step
-        Called when the trainer begins its part of a step.
-    on_wait
-        Called when the trainer has ended it: what follows may wait for the store.
+    `load` returns the stored state of a key, and its proof. `on_step` is called when the trainer
+    begins its part of a step, `on_wait` when it has ended it: what follows may wait for the store.
     """
 
     def __init__(
@@ -237,12 +221,7 @@ class AuditRun:
     def _way(self, run: AnyRun, splits: Collection[Step] = ()) -> _Way:
         """Train to the first difference, and evaluate where the study did.
 
-        Parameters
-        ----------
-        run
-            The trainer.
-        splits
-            Steps at which a copy of the state is kept; one is kept at the end as well.
+        A copy of the state is kept at the splits, and at the end.
         """
         way = _Way()
         while run.step < self._end_step:

@@ -72,8 +72,8 @@ def test_figures_add_up_the_notes_of_all_runs(history: History) -> None:
     assert (figures_of(history), counts_of(history)) == (AuditFigures(), AuditCounts())
     history.note_audited(12)  # a check, which is no audit
     for audit, text in (("identical", ""), ("differs", "w"), ("identical", ""), ("differs", "v")):
-        history.note(AUDITED, audit=audit, text=text, steps=3)
-    history.note(AUDITED, audit="incomparable", text="", steps=0)
+        history.note(AUDITED, audit=audit, text=text, steps=3, seconds=0.5)
+    history.note(AUDITED, audit="incomparable", text="", steps=0, seconds=0.25)
     history.note(RESUMES, resumes=9, not_run=2)
     history.note(RESUMES, resumes=30, not_run=1)
     figures = figures_of(history)
@@ -86,6 +86,6 @@ def test_figures_add_up_the_notes_of_all_runs(history: History) -> None:
         steps=12,
         differences=("w", "v"),
     )
-    assert counts_of(history) == AuditCounts(resumes=30, audits=4, steps=12)
+    assert counts_of(history) == AuditCounts(resumes=30, audits=4, steps=12, seconds=2.25)
     assert [note["text"] for note in differences_of(history)] == ["w", "v"]
     assert history.steps_audited == 24

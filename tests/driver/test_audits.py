@@ -23,7 +23,7 @@ from dasktune.driver.history import AUDITED
 from dasktune.driver.shared_stages import SharedStages
 from dasktune.engine.timeouts import WAITS
 from dasktune.errors import ConfigurationError, StorageError, TrainerError
-from dasktune.graph.audits import MOST_OPEN, AuditDraw
+from dasktune.graph.audits import AuditDraw
 from dasktune.graph.devices import with_devices
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Paused, RunStage, WorkerGone, WorkerJoined
@@ -393,7 +393,8 @@ def test_ended_tuner_says_again_what_audits_found(
     study = create(Adding)
     run(study, client)
     text = "audit failed: steps 11 to 20, trained again, are not what is stored"
-    study.results.history.note(AUDITED, run="last", audit="differs", steps=10, text=text)
+    found = {"audit": "differs", "steps": 10, "seconds": 1.0, "trials": [1], "after": 10}
+    study.results.history.note(AUDITED, run="last", text=text, **found)
     caplog.clear()
     run(study, client)
     warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
@@ -699,15 +700,6 @@ def test_result_that_cannot_be_recorded_is_an_error() -> None:
     scene.is_database_gone = True
     with pytest.raises(StorageError, match="does not answer"):
         scene.turn()
-
-
-def test_audits_forget_stages_that_are_not_under_way() -> None:
-    scene = Scene()
-    assert scene.draw.remembered == 0, "the stage has ended"
-    leaf = scene.dispatcher.plan.paths[1].leaf
-    for number in range(2 * MOST_OPEN):
-        scene.audits.launched(launch(f"lost {number}", leaf, 10))
-    assert 0 < scene.draw.remembered <= MOST_OPEN
 
 
 def test_audit_of_several_workers_waits_for_idle_ones() -> None:

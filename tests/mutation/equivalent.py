@@ -15,7 +15,7 @@ EQUIVALENT = {
     "dasktune/graph/frontier.py Frontier.move: 1 -> (2) (2)": (
         "A version is only compared with the one that was seen: any other number is newer."
     ),
-    "dasktune/graph/audits.py AuditDraw.begin: not allowed -> False": (
+    "dasktune/graph/audits.py AuditDraw.possible: not allowed -> False": (
         "No audit fits into 0 steps."
     ),
     "dasktune/storage/database/database.py Database.next_event: 0 -> (-1) (2)": (
