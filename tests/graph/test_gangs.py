@@ -249,8 +249,8 @@ def test_path_is_not_carried_on_while_a_gang_goes_first() -> None:
     table.trial(1)
     table.train(0, 8)
     table.dispatcher.register(1, {"lr": Constant(0.7)}, 20)
-    lease = table.said(table.dispatcher.extend(1, 12, 0.0, 0.0, (4, 8)))
-    assert lease == [(1, "w1"), (2, "w1")]
+    pair = table.said(table.dispatcher.extend(1, 12, 0.0, 0.0, (4, 8)))
+    assert pair == [(1, "w1"), (2, "w1")]
     table.trials = 2
     assert table.trial(1, until=20) == [(3, "w0")]
     assert table.trial(2, priority=1.0) == []
