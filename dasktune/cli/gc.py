@@ -28,7 +28,7 @@ from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
-from dasktune.storage.leases import Lease, Leases
+from dasktune.storage.leases import Leases
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import (
     GRACE,
@@ -383,7 +383,7 @@ def _upload_choices(listing: StoreListing) -> Iterator[GcChoice]:
 
 
 def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iterator[GcChoice]:
-    """Yield a choice for each old lease, unreadable lease, dead driver and old save request.
+    """Yield a choice for the leases of each dead driver, and for old files of any driver.
 
     All their times are by the store's clock, and so is `now`.
     """
@@ -392,39 +392,20 @@ def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iter
         drivers = leases.drivers(leases.holders())
         entries = [
             entry
-            for entry in store.files.entries(layout.LEASES)
-            if entry.modified and now - entry.modified > request.grace
-        ]
-        contents = store.files.read("", [entry.path for entry in entries])
-        oldest = now - max(request.grace, STALE_SECONDS)
-        old = [
-            entry
-            for folder in (layout.SAVE_REQUESTS, layout.ENDED)
+            for folder in (layout.SAVE_REQUESTS, *layout.EARLIER)
             for entry in store.files.entries(folder)
-            if 0 < entry.modified < oldest
         ]
     except OSError as error:
         raise StorageError(f"cannot read leases from {store.url}: {error}") from error
-    held = {
-        (lease.root, lease.key)
-        for driver in drivers
-        if driver.is_live(now)
-        for lease in driver.leases
-    }
     for driver in drivers:
         if now - driver.expires > request.grace:
             path = layout.driver_path(driver.holder)
             yield GcChoice(goes=True, kind="lease", name=path, reason="its driver ended long ago")
-    for entry, content in zip(entries, contents, strict=True):
-        lease = None if content is None else Lease.from_bytes(content.tobytes())
-        if lease is None or (
-            now - lease.expires > request.grace and (lease.root, lease.key) not in held
-        ):
-            yield GcChoice(goes=True, kind="lease", name=entry.path, reason="it ended long ago")
-    for entry in old:
-        is_request = entry.path.startswith(f"{layout.SAVE_REQUESTS}/")
-        reason = "its save request is old" if is_request else "its leases ended long ago"
-        yield GcChoice(goes=True, kind="lease", name=entry.path, reason=reason)
+    kept = {layout.save_request_path(each.holder) for each in drivers if each.is_live(now)}
+    oldest = now - max(request.grace, STALE_SECONDS)
+    for entry in entries:
+        if 0 < entry.modified < oldest and entry.path not in kept:
+            yield GcChoice(goes=True, kind="lease", name=entry.path, reason="it is of an old run")
 
 
 def _remove(

@@ -133,7 +133,7 @@ class Listing:
             "of_other_databases": _figures(inventory.strangers),
             "unfinished_nbytes": inventory.unfinished,
             "gone": inventory.gone,
-            "leases": [asdict(lease) for lease in inventory.leases],
+            "leases": [lease.to_json() for lease in inventory.leases],
         }
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Messages of the leases' threads to the driver's loop: frozen values."""
+"""Messages of the leases' thread to the driver's loop: frozen values."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class LeaseAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseChanged:
-    """The lease of another driver that is watched has changed; it is gone if None."""
+    """The lease of another driver that is watched has changed, or has ended."""
 
     attempt: str
-    lease: Lease | None
+    lease: Lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,10 @@ class CommitsFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavesRequested:
-    """Other drivers ask for states below the roots that this one has taken leases of."""
+    """Other drivers ask for states."""
 
-    paths: tuple[tuple[str, SaveRequest], ...]
+    requests: tuple[SaveRequest, ...]
 
 
 LeaseMessage = LeaseAnswered | LeaseChanged | CommitsFound | SavesRequested
-"""All that the leases' threads say to the driver's loop."""
+"""All that the leases' thread says to the driver's loop."""

@@ -1,41 +1,126 @@
-"""The leases of a driver: it leases the steps that it trains, and watches leases of others.
+"""The leases of a driver: it leases the steps that it trains, and waits for those of others.
 
-All of it goes through files in the store, in threads of its own: the driver's loop asks and
-goes on, and receives the answers as messages. A failure is logged once and then ignored:
-without leases drivers train the same steps twice, and nothing worse happens.
+There is one file a driver. A driver is *alone* if it has seen no other one when it read the files
+last: then it takes leases in memory, at once. Beside others it takes a lease in one round:
+
+1. It writes its file. The file has all leases that it holds or asks for, and the names of the
+   drivers that it sees.
+2. It reads the files of the others, and takes the lease if none of theirs is in the way. Of two
+   drivers that ask for the same steps, at least one sees the other: the one whose name comes later
+   gives way, and the other one asks again in the next round.
+3. It answers nothing until each other driver says that it sees this one, or is silent for too
+   long: another driver may have been alone until now, and have taken more than its file lists.
+
+All rounds but the first are made by one thread, also when nothing is asked for: they renew the
+leases, and report what others do with theirs. A failure is logged once and then ignored: without
+leases drivers train the same steps twice, and nothing worse happens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
+from uuid import uuid4
 
-from dasktune.driver.lease_messages import CommitsFound, LeaseAnswered, LeaseMessage
-from dasktune.driver.lease_requests import SaveRequests
-from dasktune.driver.lease_threads import PATIENCE, LeaseThreads, StorePresence, Threads
-from dasktune.driver.lease_upkeep import LeaseUpkeep
-from dasktune.driver.own_leases import OwnLeases
-from dasktune.engine.timeouts import STALE_SECONDS, WAITS, Waits
+from dasktune.driver.lease_messages import (
+    CommitsFound,
+    LeaseAnswered,
+    LeaseChanged,
+    LeaseMessage,
+    SavesRequested,
+)
+from dasktune.driver.other_leases import Heeded, OtherLeases
+from dasktune.engine.timeouts import (
+    LEASE_LIMIT_SECONDS,
+    LEASE_POLL_SECONDS,
+    LEASE_STORE_SECONDS,
+    STALE_SECONDS,
+    WAITS,
+    Waits,
+)
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.files.base import Files
 from dasktune.storage.files.clock import store_clock
-from dasktune.storage.files.objects import open_files
-from dasktune.storage.leases import Lease, LeaseMark, LeaseName, Leases, SaveRequest
+from dasktune.storage.files.retry import Patience
+from dasktune.storage.leases import HeldLeases, Lease, Leases, SaveRequest
 from dasktune.types import Sequences, Step
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = Patience(seconds=LEASE_STORE_SECONDS, request=LEASE_STORE_SECONDS)
+"""How long the store is tried: training goes on without a lease that cannot be written soon."""
+
+MOST_LISTED = 1000
+"""Ended leases, and save requests, in the files of a driver."""
+
+POLL_SHARE = 0.02
+"""Share of the time that reading the files of others may take."""
+
+
+class Rounds(Protocol):
+    """The thread of a driver's leases."""
+
+    def repeat(self, work: Callable[[bool], float]) -> None:
+        """Do a round again and again; it returns the seconds until the next time.
+
+        Its argument is whether that time has come, or else the thread was woken.
+        """
+
+    def wake(self) -> None:
+        """Begin the next round at once."""
+
+    def stop(self) -> None:
+        """End the thread after the round that is under way."""
+
+
+class LeaseThread:
+    """A thread of this process; see `Rounds`."""
+
+    def __init__(self) -> None:
+        self._is_stopped, self._wake = False, threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def repeat(self, work: Callable[[bool], float]) -> None:
+        """Do a round again and again."""
+        name = "dasktune-leases"
+        self._thread = threading.Thread(target=self._repeat, args=[work], name=name, daemon=True)
+        self._thread.start()
+
+    def _repeat(self, work: Callable[[bool], float]) -> None:
+        due = time.monotonic() + LEASE_POLL_SECONDS[0]
+        while True:
+            self._wake.wait(max(0.0, due - time.monotonic()))
+            self._wake.clear()
+            if self._is_stopped:
+                return
+            is_due = time.monotonic() >= due
+            seconds = work(is_due)
+            following = time.monotonic() + seconds
+            due = following if is_due else min(due, following)
+
+    def wake(self) -> None:
+        """Begin the next round at once."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread after the round that is under way."""
+        self._is_stopped = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
 
 
 class Leasing:
     """The leases of one run.
-
-    While this driver has seen no other driver, it grants and releases leases at once, without
-    requests and files. When another driver appears, it writes the files. From then on a thread of
-    its own answers each question, those about the same key one after the other. One more thread
-    renews held leases and reads watched ones, again and again; questions do not wait for it.
-
-    A driver that begins writes its object, and waits until each of the others says in its own that
-    it sees it: from then on both write files.
 
     Parameters
     ----------
@@ -44,15 +129,15 @@ class Leasing:
     study
         Names the study among all.
     put
-        Takes the messages; called from the threads of the leases.
+        Takes the messages; called from the thread of the leases.
     clock
         Gives epoch seconds; by default those of the store's clock.
     waits
         How long a lease lasts, and how often it is renewed.
     files
-        The store's files; by default they are opened again, and tried for a short time only.
-    threads
-        Where requests are made; by default in threads of this process.
+        The store's files; by default the store is opened again, and tried for a short time only.
+    rounds
+        The thread; by default one of this process.
     holder
         Name of this driver, which no other has; by default a random one.
     """
@@ -66,107 +151,100 @@ class Leasing:
         clock: Callable[[], float] | None = None,
         waits: Waits = WAITS,
         files: Files | None = None,
-        threads: Threads | None = None,
+        rounds: Rounds | None = None,
         holder: str | None = None,
     ) -> None:
+        if files is None:
+            store = CheckpointStore(store.url, PATIENCE)
+            files = store.files
+        self.holder = holder or _own_name()
         self.study = study
-        self._lease_seconds = waits.lease_seconds
         self._store = store
-        files = files or open_files(store.url, patience=PATIENCE)
         self._leases = Leases(files)
         self._put = put
-        clock = self._clock = clock or store_clock(files)
-        self._threads = threads or LeaseThreads()
-        self._presence = StorePresence(clock)
-        self._keys: dict[str, str] = {}
-        self._roots: set[str] = set()
-        self._known: set[str] = set()
-        self._knowing = self._threads.lock()  # one thread learns of a root
-        self._alive = clock()
-        self._own = OwnLeases(
-            self._leases,
-            study,
-            threads=self._threads,
-            presence=self._presence,
-            clock=clock,
-            waits=waits,
-            holder=holder,
-        )
-        self.holder = self._own.holder
-        self._requests = SaveRequests(self._leases, self.holder, self._own.note_path, self._threads)
-        self._upkeep = LeaseUpkeep(
-            self._leases,
-            self._own,
-            self._requests,
-            roots=self._roots,
-            put=put,
-            is_alive=lambda: self._clock() - self._alive <= self._lease_seconds,
-            threads=self._threads,
-            presence=self._presence,
-            clock=clock,
-        )
-        self._threads.repeat(self._upkeep.look)
+        self._clock = clock or store_clock(files)
+        self._waits = waits
+        self._rounds = rounds or LeaseThread()
+        # Guards all below that two threads use; never held during a request.
+        self._lock = threading.Lock()
+        self._held: dict[str, Lease] = {}
+        self._asked: dict[str, tuple[Lease, Heeded]] = {}
+        self._ended: deque[tuple[float, Lease]] = deque(maxlen=MOST_LISTED)
+        self._watched: dict[str, Lease] = {}
+        self._looked_up: dict[str, Mapping[Step, str]] = {}
+        self._requests: deque[SaveRequest] = deque(maxlen=MOST_LISTED)
+        self._requests_made = self._requests_written = 0
+        self._others = OtherLeases(self.holder, study)
+        self._alive = self._clock()
+        # Of the thread alone, after the first round.
+        self._has_begun = False
+        self._holders: list[str] = []
+        self._written = HeldLeases(holder=self.holder, study=study, expires=0.0)
+        self._requests_seen: dict[str, int] = {}
+        self._failed_at = -PATIENCE.seconds
+        self._has_failed = False
+
+    # ------------------------------------------------------------ what the driver's loop says
 
     def lease(
         self,
         *,
         key: str,
-        root: str,
+        first: str,
         sequences: Sequences,
         start: Step,
         stop: Step,
         saves: Iterable[Step] = (),
     ) -> Lease:
-        """Return a lease of this driver on a stage, not yet asked for."""
+        """Return a lease of this driver, not yet taken; see `Lease`."""
         return Lease(
-            key=key,
-            root=root,
-            study=self.study,
             holder=self.holder,
-            sequences={name: sequence.to_json() for name, sequence in sequences.items()},
+            key=key,
+            first=first,
+            sequences=sequences,
             start=start,
             stop=stop,
             step=start,
             saves=tuple(saves),
-            expires=self._clock() + self._lease_seconds,
         )
 
-    def grant(self, attempt: str, lease: Lease) -> bool:
-        """Take a lease at once if that needs no request: no other driver was seen.
+    def take(self, attempt: str, lease: Lease, heeded: Heeded = ()) -> LeaseAnswered | None:
+        """Take a lease at once, if this driver is alone or the store does not answer.
 
-        Otherwise return False: it must be asked for.
-        """
-        is_alone = lease.root in self._known and not self._own.has_departed
-        if not (is_alone and self._own.hold_alone(attempt, lease)):
-            return False
-        self._keys[attempt] = lease.key
-        return True
-
-    def ask(
-        self, attempt: str, lease: Lease, *, heeded: Collection[LeaseMark | LeaseName] = ()
-    ) -> None:
-        """Ask for a lease; the answer is a message.
+        Otherwise return None: it must be asked for.
 
         Parameters
         ----------
         attempt
             The attempt that it is for.
         lease
-            The lease.
+            The lease; one without steps is always taken.
         heeded
             Marks of ended leases whose states are known, and names of leases that are past.
         """
-        self._keys[attempt] = lease.key
-        self._do(attempt, partial(self._take, attempt, lease, heeded))
+        if not self._has_begun:
+            self._has_begun = True
+            self._round()
+            self._rounds.repeat(self._round)
+        with self._lock:
+            if self.is_shared and not self._is_away():
+                return None
+            return self._decide(attempt, lease, heeded)
+
+    def ask(self, attempt: str, lease: Lease, heeded: Heeded = ()) -> None:
+        """Ask for a lease, as `take`; answers are messages, in the order of the questions."""
+        with self._lock:
+            self._asked[attempt] = lease, heeded
+        self._rounds.wake()
 
     @property
     def is_shared(self) -> bool:
         """Whether another driver was seen."""
-        return self._own.is_shared
+        return bool(self._others.live)
 
     def is_over(self, lease: Lease) -> bool:
         """Whether nobody trains the steps of a lease any more."""
-        return not lease.is_held(self._clock())
+        return lease.is_done or self._others.current(lease, self._clock()).is_done
 
     def beat(self) -> None:
         """Record that the driver's loop is alive: leases are renewed only while it is."""
@@ -174,127 +252,221 @@ class Leasing:
 
     def reached(self, attempt: str, step: Step) -> None:
         """Record how far an attempt has come."""
-        self._own.change(attempt, lambda lease: replace(lease, step=max(lease.step, step)))
+        self._change(attempt, lambda lease: replace(lease, step=max(lease.step, step)))
 
     def plan_saves(self, attempt: str, saves: Iterable[Step]) -> None:
         """Record the steps at which an attempt is going to save its state."""
         steps = tuple(saves)
-        self._own.change(attempt, lambda lease: replace(lease, saves=steps))
+        self._change(attempt, lambda lease: replace(lease, saves=steps))
 
-    def saved(self, attempt: str, step: Step, following: str | None) -> None:
-        """Record a state that an attempt has saved.
+    def saved(self, attempt: str, step: Step) -> None:
+        """Record a state that an attempt has saved, and show it to others at once."""
 
-        Parameters
-        ----------
-        attempt
-            The attempt.
-        step
-            Step of the state.
-        following
-            The key after one more step, which is leased before the state is spoken of; None
-            if the attempt trains no further.
-        """
-        self._own.saved(attempt, step, following)
+        def with_state(lease: Lease) -> Lease:
+            saved = tuple(sorted({*lease.saved, step}))
+            return replace(lease, saved=saved, step=max(lease.step, step))
+
+        self._change(attempt, with_state)
+        self._show()
 
     def release(self, attempt: str, step: Step) -> None:
         """Release the lease of an attempt that came to a step and trains no more."""
-        if not self._own.release_alone(attempt, step):
-            self._do(attempt, partial(self._own.release, attempt, step))
-        self._keys.pop(attempt, None)
+        self.reached(attempt, step)
+        with self._lock:
+            lease = self._held.pop(attempt, None)
+            # The next attempt at the same steps may have taken it over.
+            if lease is None or any(each.key == lease.key for each in self._held.values()):
+                return
+            if lease.step > lease.start:
+                self._ended.append((self._clock(), lease.ended()))
+        self._show()
 
     def watch(self, attempt: str, other: Lease) -> None:
         """Watch the lease of another driver; every change is a message."""
-        self._upkeep.watch(attempt, other)
+        with self._lock:
+            self._watched[attempt] = other
 
     def ignore(self, attempt: str) -> None:
         """Watch the lease of another driver no longer."""
-        self._upkeep.ignore(attempt)
+        with self._lock:
+            self._watched.pop(attempt, None)
 
     def look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
         """Ask for the commits of keys by step; the answer is a message."""
-        self._do(attempt, partial(self._look_up, attempt, keys))
+        with self._lock:
+            self._looked_up[attempt] = keys
+        self._rounds.wake()
 
-    def want(self, root: str, paths: Iterable[SaveRequest]) -> None:
-        """Ask other drivers for states below a root."""
-        self._requests.want(root, paths)
-        self._threads.wake()
-
-    def flush(self) -> None:
-        """Wait until all that was asked for is done, and then look after the leases once."""
-        self._threads.settle()
-        self._upkeep.look()
+    def want(self, requests: Iterable[SaveRequest]) -> None:
+        """Ask other drivers for states."""
+        with self._lock:
+            for request in requests:
+                self._requests.append(request)
+                self._requests_made += 1
+        self._show()
 
     def close(self) -> None:
-        """Release all leases; remove all files if no other driver has any here."""
-        self.flush()
-        self._threads.stop()
-        self._threads.settle()
-        self._presence.safely(self._end)
-        self._threads.close()
+        """Release all leases.
 
-    # ------------------------------------------------------------ questions
-
-    def _do(self, attempt: str, work: Callable[[], None]) -> None:
-        key = self._keys.get(attempt, attempt)
-        self._threads.do(key, partial(self._presence.safely, work))
-
-    def _take(self, attempt: str, lease: Lease, heeded: Collection[LeaseMark | LeaseName]) -> None:
-        other, is_inside = None, False
-        try:
-            self._presence.check()
-            self._know(lease.root)
-            other = self._own.around_departed(lease, heeded)
-            if other is None and not self._own.hold_alone(attempt, lease):
-                other, is_inside = self._take_beside_others(attempt, lease, heeded)
-        finally:
-            self._own.settle(attempt, lease, is_granted=other is None)
-            self._put(LeaseAnswered(attempt=attempt, other=other))
-        if is_inside:
-            self._leases.remove([layout.lease_path(lease.root, lease.key)])
-
-    def _take_beside_others(
-        self, attempt: str, lease: Lease, heeded: Collection[LeaseMark | LeaseName]
-    ) -> tuple[Lease | None, bool]:
-        """Take a lease; return the lease that prevents it, and whether a file was made in vain.
-
-        The lease is announced while its file is created: three requests in a row at most.
+        The file stays if leases have ended lately: another driver may have looked into the store
+        before their last states were there.
         """
-        around_others = self._own.begin(attempt, lease)
-        other = self._leases.take(lease, self._clock(), heeded=heeded)
-        if other is not None:
-            return other, False
-        around = around_others(heeded)
-        return around, around is not None
-
-    def _know(self, root: str) -> None:
-        """Read the files of other drivers below a root, before the first lease there is taken."""
-        if root in self._known:
+        if not self._has_begun:
             return
-        with self._knowing:
-            if root in self._roots:
-                return
-            if not self._roots:
-                self._own.meet_others()
-            self._roots.add(root)
-            oldest = self._clock() - STALE_SECONDS
-            old = [path for path, when in self._leases.all(root) if 0 < when < oldest]
-            self._leases.remove(old)
-            if self._own.is_shared:
-                self._requests.write([root])
-            self._upkeep.listen()
-            self._known.add(root)
+        self._rounds.stop()
+        for attempt, lease in list(self._held.items()):
+            self.release(attempt, lease.step)
+        self._safely(self._leave)
 
-    def _look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
-        commits_by_step: dict[Step, Commit] = {}
+    def _change(self, attempt: str, change: Callable[[Lease], Lease]) -> None:
+        """Change a lease in memory; others see that after the next round."""
+        with self._lock:
+            if attempt in self._held:
+                self._held[attempt] = change(self._held[attempt])
+
+    def _show(self) -> None:
+        if self.is_shared:
+            self._rounds.wake()
+
+    # ------------------------------------------------------------ rounds
+
+    def _round(self, is_due: bool = True) -> float:
+        """Write and read once, and answer; return the seconds until the next time."""
+        began = self._clock()
+        with self._lock:
+            asked = [*self._asked]
+        self._safely(partial(self._exchange, began, is_due))
+        self._answer(asked)
+        self._compare_watched()
+        self._answer_look_ups()
+        least, longest = LEASE_POLL_SECONDS
+        if self._asked or {each.holder for each in self._others.live} != {*self._written.sees}:
+            return least  # others wait to be seen
+        return min(longest, max(least, (self._clock() - began) / POLL_SHARE))
+
+    def _exchange(self, now: float, is_due: bool) -> None:
+        """Write this driver's files, and read those of the others."""
+        if self.is_shared and self._requests_written < self._requests_made:
+            with self._lock:
+                made, requests = self._requests_made, [*self._requests]
+            self._leases.request_saves(self.holder, made, requests)
+            self._requests_written = made
+        held = self._file(now + self._waits.lease_seconds)
+        if self._must_write(held, now):
+            self._leases.hold(held)
+            self._written = held
+        if is_due:
+            self._holders = sorted({*self._leases.holders()} - {self.holder})
+        drivers = self._leases.drivers(self._holders)
+        with self._lock:
+            self._others.read(drivers, now)
+        stale = [each.holder for each in drivers if each.expires < now - STALE_SECONDS]
+        if stale:
+            self._leases.leave(*stale)
+        self._read_requests()
+
+    def _file(self, expires: float) -> HeldLeases:
+        with self._lock:
+            oldest = self._clock() - LEASE_LIMIT_SECONDS
+            ended = [lease for at, lease in self._ended if at > oldest]
+            asked = [replace(lease, is_asked=True) for lease, _ in self._asked.values()]
+            return HeldLeases(
+                holder=self.holder,
+                study=self.study,
+                expires=expires,
+                leases=(*ended, *asked, *self._held.values()),
+                sees=tuple(each.holder for each in self._others.live),
+                requests=self._requests_written,
+            )
+
+    def _must_write(self, held: HeldLeases, now: float) -> bool:
+        """Whether others wait for this driver's file, or it is time to renew it."""
+        if not 0 <= now - self._alive <= self._waits.lease_seconds:
+            return False
+        is_new = replace(held, expires=self._written.expires) != self._written
+        renewed = self._written.expires - self._waits.lease_seconds
+        is_old = not 0 <= now - renewed < self._waits.renew_seconds
+        return is_old or (is_new and (self.is_shared or bool(self._written.sees)))
+
+    def _read_requests(self) -> None:
+        """Read the save requests of the others that are new."""
+        requests: list[SaveRequest] = []
+        for driver in self._others.live:
+            seen = self._requests_seen.get(driver.holder, 0)
+            if driver.requests > seen:
+                requests += self._leases.save_requests(driver.holder, seen)
+                self._requests_seen[driver.holder] = driver.requests
+        if requests:
+            self._put(SavesRequested(requests=tuple(requests)))
+
+    def _answer(self, asked: Iterable[str]) -> None:
+        """Answer what was asked before the files of the others were read."""
+        with self._lock:
+            if self._others.may_answer(self._clock()) or self._is_away():
+                for attempt in asked:
+                    answer = self._decide(attempt, *self._asked[attempt])
+                    if answer is None:
+                        return  # answers are given in order
+                    del self._asked[attempt]
+                    self._put(answer)
+
+    def _decide(self, attempt: str, lease: Lease, heeded: Heeded) -> LeaseAnswered | None:
+        """Return the answer; None if the other driver that asks, too, gives way to this one."""
+        other = self._others.in_the_way(lease, heeded, self._clock())
+        if other is not None and other.is_asked and self.holder < other.holder:
+            return None
+        if other is None and lease.start < lease.stop:
+            self._held[attempt] = lease
+        return LeaseAnswered(attempt=attempt, other=other)
+
+    def _compare_watched(self) -> None:
+        """Report what has become of the leases that are watched."""
+        with self._lock:
+            for attempt, before in list(self._watched.items()):
+                lease = self._others.current(before, self._clock())
+                if lease.mark != before.mark:
+                    self._watched[attempt] = lease
+                    self._put(LeaseChanged(attempt=attempt, lease=lease))
+                if lease.is_done:
+                    del self._watched[attempt]
+
+    def _answer_look_ups(self) -> None:
+        with self._lock:
+            questions, self._looked_up = self._looked_up, {}
+        keys = {key for question in questions.values() for key in question.values()}
+        commits: dict[str, Commit] = {}
+        if keys:
+            self._safely(lambda: commits.update(self._store.commits(sorted(keys))))
+        for attempt, question in questions.items():
+            there = {step: commits[key] for step, key in question.items() if key in commits}
+            self._put(CommitsFound(attempt=attempt, commits=there))
+
+    def _leave(self) -> None:
+        last = self._file(self._clock())
+        self._leases.leave(self.holder)
+        if last.leases:
+            self._leases.hold(replace(last, sees=()))
+
+    def _safely(self, work: Callable[[], None]) -> None:
+        """Do a job unless the store has just failed; log its first failure, and ignore all."""
+        if self._is_away():
+            return
         try:
-            self._presence.check()
-            commits = self._store.commits(keys.values())
-            commits_by_step = {step: commits[key] for step, key in keys.items() if key in commits}
-        finally:
-            self._put(CommitsFound(attempt=attempt, commits=commits_by_step))
+            work()
+        # The driver waits for answers: whatever a store may do, the thread goes on.
+        except Exception as error:  # noqa: BLE001
+            self._failed_at = self._clock()
+            if not self._has_failed:
+                self._has_failed = True
+                logger.warning(
+                    "leases cannot be used, so that other drivers may train the same: %s", error
+                )
 
-    def _end(self) -> None:
-        self._presence.check()
-        self._own.release_all()
-        if self._roots:
-            self._own.leave(self._roots)
+    def _is_away(self) -> bool:
+        """Whether the store has just failed: each try may take as long as the patience."""
+        return 0 <= self._clock() - self._failed_at < PATIENCE.seconds
+
+
+def _own_name() -> str:
+    """Return a name that no other driver has; it contains the process and the host."""
+    return f"{uuid4().hex}-{os.getpid()}-{layout.slug(socket.gethostname())}"

@@ -25,7 +25,6 @@ from dasktune.driver.lease_messages import (
 from dasktune.driver.leases import Leasing
 from dasktune.driver.recorder import Recorder
 from dasktune.engine.trials import TrialRecord
-from dasktune.errors import ConfigurationError
 from dasktune.graph.events import (
     Event,
     Found,
@@ -38,9 +37,8 @@ from dasktune.graph.events import (
 )
 from dasktune.graph.plan import SearchPlan, nodes_along, shared_until
 from dasktune.graph.view import RunView
-from dasktune.sequences import sequence_from_json
 from dasktune.storage.checkpoints import Commit
-from dasktune.storage.leases import Lease, LeaseMark, LeaseName, SaveRequest
+from dasktune.storage.leases import INVALID, Lease, LeaseMark, SaveRequest
 from dasktune.types import Sequences, Step
 
 logger = logging.getLogger(__name__)
@@ -109,7 +107,7 @@ class _Passed:
     """
 
     step: Step
-    leases: set[LeaseMark | LeaseName] = field(default_factory=set)
+    leases: set[LeaseMark] = field(default_factory=set)
 
 
 class SharedStages:
@@ -129,40 +127,47 @@ class SharedStages:
         self._view = view
         self._leasing = leasing
         self._recorder = recorder
-        self._asked: dict[str, RunStage] = {}
-        self._asked_at: dict[str, float] = {}
+        self._asked: dict[str, tuple[RunStage, float]] = {}
         self._running: dict[str, RunStage] = {}
-        self._behind: dict[str, tuple[RunStage, Lease | None]] = {}
         self._waiting: dict[str, _Wait] = {}
         self._refused: set[str] = set()
-        self._heeded: dict[str, set[LeaseMark | LeaseName]] = {}
+        self._heeded: dict[str, set[LeaseMark]] = {}
         self._passed: dict[str, _Passed] = {}
         self._steps: dict[str, Step] = {}
-        self._requested = RequestedSaves()
-        self._elsewhere = TrainedPaths()
+        self._requested = MergedPaths()
+        self._elsewhere = MergedPaths()
         self._wanted: dict[int, Step] = {}
 
     def start(self, order: RunStage) -> list[Following]:
-        """Return a stage that needs no lease; any other follows once its steps are leased."""
-        passed = self._passed.get(_first_key(order), _Passed(order.start))
+        """Return the instructions for a stage; if its lease must be asked for, they come later.
+
+        The answers come in the order of the stages: a worker that is sent the second stage of a
+        path only would wait for the first one for ever.
+        """
+        lease, heeded = self._lease_of(order)
+        answer = None if self._asked else self._leasing.take(order.attempt, lease, heeded)
+        if answer is not None:
+            return self._decide(order, answer.other)
+        self._asked[order.attempt] = order, time.monotonic()
+        self._leasing.ask(order.attempt, lease, heeded)
+        return []
+
+    def _lease_of(self, order: RunStage) -> tuple[Lease, set[LeaseMark]]:
+        """Return the lease that a stage needs, and the leases of others that it heeds not."""
+        node, first = order.node, _first_key(order)
+        passed = self._passed.get(first, _Passed(order.start))
+        # Nobody leases what trains nothing, or only what others have trained and not saved.
         is_stuck = bool(passed.leases) and passed.step == order.start
-        if passed.step >= order.stop or is_stuck:
-            return self._settle(order, None)  # it trains nothing, or what others did not save
+        needs_none = passed.step >= order.stop or is_stuck
         lease = self._leasing.lease(
-            key=order.node.key_at(passed.step + 1),
-            root=self._root_of(order),
-            sequences=order.node.sequences,
+            key=node.key_at(min(passed.step + 1, order.stop)),
+            first=node.lineage.key_at(min(1, order.stop)),
+            sequences=node.sequences,
             start=order.start,
-            stop=order.stop,
+            stop=order.start if needs_none else order.stop,
             saves=order.saves,
         )
-        if self._leasing.grant(order.attempt, lease):
-            return self._settle(order, None)
-        self._asked[order.attempt] = order
-        self._asked_at[order.attempt] = time.monotonic()
-        heeded = self._heeded.get(_first_key(order), set())
-        self._leasing.ask(order.attempt, lease, heeded=heeded | passed.leases)
-        return []
+        return lease, self._heeded.get(first, set()) | passed.leases
 
     def reached(self, attempt: str, step: Step) -> None:
         """Record how far an attempt has come."""
@@ -171,15 +176,12 @@ class SharedStages:
 
     def saved(self, attempt: str, step: Step) -> None:
         """Show other drivers a state, if the attempt is leased."""
-        order = self._running.get(attempt)
-        if order is not None:
-            is_last = step >= order.stop
-            following = None if is_last else order.node.key_at(step + 1)
-            self._leasing.saved(attempt, step, following)
+        if attempt in self._running:
+            self._leasing.saved(attempt, step)
 
     def want(self, trials: Iterable[TrialRecord]) -> None:
         """Ask other drivers for the states that trials will need, once for each end."""
-        paths: dict[str, list[SaveRequest]] = {}
+        requests: list[SaveRequest] = []
         for trial in trials:
             until = trial.until or trial.max_steps
             if trial.state.is_finished or self._wanted.get(trial.number, -1) >= until:
@@ -187,10 +189,10 @@ class SharedStages:
             self._wanted[trial.number] = until
             nodes = self._view.plan.nodes_of(trial.number)
             if nodes:
-                path = SaveRequest(sequences=trial.keyed_sequences, ends=(until, trial.max_steps))
-                paths.setdefault(self._view.plan.root_key_of(nodes[0]), []).append(path)
-        for root, requests in paths.items():
-            self._leasing.want(root, requests)
+                root, ends = self._view.plan.root_key_of(nodes[0]), (until, trial.max_steps)
+                sequences = trial.keyed_sequences
+                requests.append(SaveRequest(root=root, sequences=sequences, ends=ends))
+        self._leasing.want(requests)
 
     def turn(self) -> None:
         """Release the leases of attempts that have ended."""
@@ -217,12 +219,12 @@ class SharedStages:
         """Return the stages that other drivers train: who holds the lease, and its key."""
         attempts = self._view.attempts
         leases = (each.lease for name, each in self._waiting.items() if name in attempts)
-        return sorted({(lease.holder, lease.of or lease.key) for lease in leases})
+        return sorted({(lease.holder, lease.key) for lease in leases})
 
     def unanswered(self) -> float | None:
         """Return the age in seconds of the oldest lease request without answer, or None."""
-        since = next(iter(self._asked_at.values()), None)
-        return None if since is None else time.monotonic() - since
+        oldest = next(iter(self._asked.values()), None)
+        return None if oldest is None else time.monotonic() - oldest[1]
 
     def close(self) -> None:
         """Release all leases."""
@@ -240,37 +242,20 @@ class SharedStages:
         """Return the events, stages and save-points that follow from a message of the leases."""
         match message:
             case LeaseAnswered():
-                return self._answered(message.attempt, message.other)
+                order, _ = self._asked.pop(message.attempt)
+                return self._decide(order, message.other)
             case LeaseChanged():
                 self._changed(message.attempt, message.lease)
                 return []
             case CommitsFound():
                 return self._looked_up(message.attempt, message.commits)
             case SavesRequested():
-                return self._saves_requested(message.paths)
+                return self._saves_requested(message.requests)
             case _:
                 assert_never(message)
 
-    def _answered(self, attempt: str, other: Lease | None) -> list[Following]:
-        """Return the stage that may run now, or the event that it may not."""
-        order = self._asked.pop(attempt)
-        self._asked_at.pop(attempt)
-        return self._settle(order, other)
-
-    def _settle(self, order: RunStage, other: Lease | None) -> list[Following]:
-        """Decide on a stage, once the stage before it on the same worker is decided on.
-
-        Answers come in any order: a worker that is sent the second stage only would wait for
-        the first one for ever.
-        """
-        if order.after in self._asked:
-            self._behind[order.after] = order, other
-            return []
-        following = self._decide(order, other)
-        behind = self._behind.pop(order.attempt, None)
-        return following if behind is None else [*following, *self._settle(*behind)]
-
     def _decide(self, order: RunStage, other: Lease | None) -> list[Following]:
+        """Return the stage that may run now, or the event that it may not."""
         attempt = order.attempt
         if attempt not in self._view.attempts:
             self._leasing.release(attempt, order.start)  # its worker is gone
@@ -287,7 +272,7 @@ class SharedStages:
     def _begin(self, order: RunStage) -> list[Following]:
         """Return a stage that may run, after what is known of it to be trained elsewhere."""
         root, sequences = self._root_of(order), order.node.sequences
-        step = self._elsewhere.reach(root, sequences, order.stop)
+        step = max(self._elsewhere.steps(root, sequences, order.stop), default=0)
         known = [TrainedElsewhere(node=order.node, step=step)] if step > order.start else []
         return [*known, order]
 
@@ -303,11 +288,11 @@ class SharedStages:
         self._look_up(order.attempt)
         return [Taken(attempt=order.attempt)]
 
-    def _changed(self, attempt: str, lease: Lease | None) -> None:
-        """Look up what the holder of a lease has made since; if the lease is gone, it ended."""
+    def _changed(self, attempt: str, lease: Lease) -> None:
+        """Look up what the holder of a lease has made since."""
         waiting = self._waiting.get(attempt)
         if waiting is not None:
-            waiting.lease = lease or replace(waiting.lease, is_done=True)
+            waiting.lease = lease
             self._look_up(attempt)
 
     def _look_up(self, attempt: str) -> None:
@@ -345,36 +330,33 @@ class SharedStages:
         if is_over or is_ahead or shared < max(lease.saved, default=0) or lease.misses(order.stop):
             del self._waiting[attempt]
             self._leasing.ignore(attempt)
-            # The lease's own key is another one if only a part of it was in the way.
-            first, name = _first_key(order), (lease.holder, lease.key)
+            first = _first_key(order)
             if is_over or is_ahead:
                 heeded = self._heeded.setdefault(first, set())
-                heeded.add(lease.mark if is_over else name)
+                heeded.add(lease.ended().mark if is_over else lease.name)
             else:
                 passed = self._passed.setdefault(first, _Passed(order.start))
                 passed.step = max(passed.step, shared)
-                passed.leases.add(name)
+                passed.leases.add(lease.name)
             following.append(Progress(attempt=attempt, step=shared))
             following.append(TrainingEnded(attempt=attempt, step=order.start, status="lost"))
         return following
 
     def _note_trained(self, order: RunStage, lease: Lease) -> None:
         """Remember how far another driver has trained: stages that come later may repeat it."""
-        within = self._longest
-        with suppress(ConfigurationError, LookupError, RecursionError, TypeError, ValueError):
-            sequences = {name: sequence_from_json(text) for name, text in lease.sequences.items()}
-            # A lease may be taken while the steps before it are still to be trained.
-            if lease.step > lease.start:
-                self._elsewhere.add(self._root_of(order), sequences, min(lease.step, within))
+        # A lease may be taken while the steps before it are still to be trained.
+        root, until = self._root_of(order), min(lease.step, self._longest)
+        if lease.step > lease.start and until:
+            with suppress(*INVALID):
+                if until not in self._elsewhere.steps(root, lease.sequences, until):
+                    self._elsewhere.add(root, lease.sequences, [until])
 
     def _shared(self, order: RunStage, lease: Lease) -> Step:
         """Return the step up to which another driver has trained a stage."""
-        try:
-            sequences = {name: sequence_from_json(text) for name, text in lease.sequences.items()}
-            limit = min(lease.step, order.stop) if lease.step > lease.start else order.start
-            return shared_until(order.node.sequences, sequences, order.start, limit)
-        except (ConfigurationError, LookupError, RecursionError, TypeError, ValueError):
-            return order.start  # anyone may have written it
+        limit = min(lease.step, order.stop) if lease.step > lease.start else order.start
+        with suppress(*INVALID):
+            return shared_until(order.node.sequences, lease.sequences, order.start, limit)
+        return order.start  # anyone may have written it
 
     @property
     def _longest(self) -> Step:
@@ -382,15 +364,16 @@ class SharedStages:
         paths = self._view.plan.paths.values()
         return max((path.leaf.stop for path in paths), default=0)
 
-    def _saves_requested(self, requests: Iterable[tuple[str, SaveRequest]]) -> list[Following]:
+    def _saves_requested(self, requests: Iterable[SaveRequest]) -> list[Following]:
         """Return the save-points that running stages need for the requests of other drivers."""
         within = self._longest
         attempts: dict[str, None] = {}
-        for root, request in requests if within else ():
-            with suppress(ConfigurationError):  # a path that cannot be trained needs no state
-                self._requested.add(root, request.sequences, request.ends, within=within)
-                until = min(within, max(request.ends))
-                attempts |= dict.fromkeys(self._view.along(root, request.sequences, until))
+        for request in requests if within else ():
+            root, sequences = request.root, request.sequences
+            ends = {min(within, end) for end in request.ends}
+            with suppress(*INVALID):  # a path that cannot be trained needs no state
+                self._requested.add(root, sequences, ends)
+                attempts |= dict.fromkeys(self._view.along(root, sequences, max(ends)))
         following: list[Following] = []
         for attempt in attempts.keys() & self._running.keys():
             order = self._running[attempt]
@@ -404,9 +387,8 @@ class SharedStages:
     def _saving_for_others(self, attempt: str) -> RunStage:
         """Return a stage that runs, now saved also where other drivers need it."""
         order = self._running[attempt]
-        steps = self._requested.on_way(
-            self._root_of(order), order.node.sequences, order.start, order.stop
-        )
+        path = self._requested.steps(self._root_of(order), order.node.sequences, order.stop)
+        steps = [step for step in path if order.start < step < order.stop]
         if not set(steps) <= set(order.saves):
             order = replace(order, saves=tuple(sorted({*order.saves, *steps})))
             self._running[attempt] = order
@@ -424,101 +406,42 @@ def _first_key(order: RunStage) -> str:
     return order.node.key_at(min(order.start + 1, order.stop))
 
 
-class RequestedSaves:
-    """The states that other drivers ask for: their paths, merged by value as in a plan.
+class MergedPaths:
+    """Paths of other drivers, merged by value as in a plan: what they ask for, or have trained.
 
     Examples
     --------
     >>> from dasktune.sequences import Constant, MultiStep
-    >>> requested = RequestedSaves()
-    >>> requested.add("a1f0", {"lr": MultiStep(0.1, [30], gamma=0.1)}, ends=[60])
-    >>> requested.on_way("a1f0", {"lr": Constant(0.1)}, 0, 100)
-    (30,)
+    >>> paths = MergedPaths()
+    >>> paths.add("a1f0", {"lr": MultiStep(0.1, [30], gamma=0.1)}, ends=[20, 60])
+    >>> paths.steps("a1f0", {"lr": Constant(0.1)}, 100)
+    [20, 30]
     """
 
     def __init__(self) -> None:
         self._plans: dict[str, SearchPlan] = {}
         self._count = 0
 
-    def add(
-        self, root: str, sequences: Sequences, ends: Collection[Step], *, within: Step | None = None
-    ) -> None:
-        """Add a request for the states at `ends` of a configuration.
-
-        Parameters
-        ----------
-        root
-            The state key before any step.
-        sequences
-            By name.
-        ends
-            Steps.
-        within
-            The last step of the paths given to `on_way`: nothing is computed beyond it.
+    def add(self, root: str, sequences: Sequences, ends: Collection[Step]) -> None:
+        """Add a path from a root to each of these steps.
 
         Raises
         ------
         ConfigurationError
             If a sequence ends, or overflows, before the last of them.
         """
-        steps = sorted({end if within is None else min(end, within) for end in ends}, reverse=True)
         for sequence in sequences.values():
-            sequence(steps[0] - 1)  # a last value that is finite speaks for all
-        plan = self._plans.get(root)
-        if plan is None:
-            plan = self._plans[root] = SearchPlan(root)
-        for step in steps:
+            sequence(max(ends) - 1)  # a last value that is finite speaks for all
+        plan = self._plans.setdefault(root, SearchPlan(root))
+        for step in sorted(ends, reverse=True):
             plan.register(self._count, sequences, step)
         self._count += 1
 
-    def on_way(self, root: str, sequences: Sequences, start: Step, stop: Step) -> tuple[Step, ...]:
-        """Return the steps between `start` and `stop` at which other drivers need the state.
+    def steps(self, root: str, sequences: Sequences, stop: Step) -> list[Step]:
+        """Return the steps at which paths end on this one, or at which the last of them leaves it.
 
-        They need one where they ask for it, and where the last of them leaves this path.
+        None of them is beyond `stop`.
         """
         plan = self._plans.get(root)
-        steps = [] if plan is None else steps_along(plan, sequences, stop)
-        return tuple(step for step in steps if start < step < stop)
-
-
-class TrainedPaths:
-    """The steps that other drivers have trained, merged by value as in a plan.
-
-    Examples
-    --------
-    >>> from dasktune.sequences import Constant, MultiStep
-    >>> trained = TrainedPaths()
-    >>> trained.add("a1f0", {"lr": MultiStep(0.1, [30], gamma=0.1)}, 80)
-    >>> trained.reach("a1f0", {"lr": Constant(0.1)}, 100)
-    30
-    """
-
-    def __init__(self) -> None:
-        self._plans: dict[str, SearchPlan] = {}
-        self._count = 0
-
-    def add(self, root: str, sequences: Sequences, until: Step) -> None:
-        """Add the steps of a configuration up to one.
-
-        Raises
-        ------
-        ConfigurationError
-            If a sequence ends, or overflows, before it.
-        """
-        if until < 1 or self.reach(root, sequences, until) >= until:
-            return
-        for sequence in sequences.values():
-            sequence(until - 1)  # a last value that is finite speaks for all
-        plan = self._plans.setdefault(root, SearchPlan(root))
-        plan.register(self._count, sequences, until)
-        self._count += 1
-
-    def reach(self, root: str, sequences: Sequences, stop: Step) -> Step:
-        """Return the last step up to `stop` to which others have trained a configuration."""
-        plan = self._plans.get(root)
-        return 0 if plan is None else max(steps_along(plan, sequences, stop), default=0)
-
-
-def steps_along(plan: SearchPlan, sequences: Sequences, stop: Step) -> list[Step]:
-    """Return the steps at which nodes of a plan end on a path, or at which they leave it."""
-    return [step for root in plan.roots[:1] for _, step in nodes_along(root, sequences, stop)]
+        roots = () if plan is None else plan.roots[:1]
+        return [step for node in roots for _, step in nodes_along(node, sequences, stop)]

@@ -225,16 +225,19 @@ LEASE_STORE_SECONDS = 10.0
 """Retries of a lease: training goes on without a lease that cannot be written soon."""
 
 LEASE_POLL_SECONDS = (0.1, 5.0)
-"""Least and longest time between two readings of other drivers' leases."""
+"""Least and longest time between two listings of the other drivers."""
 
 LEASE_MEET_SECONDS = 6.0
 """Longest wait of a new driver until the others see it: a little more than their longest poll."""
 
 LEASE_LIMIT_SECONDS = 600.0
-"""A lease with a later end is invalid: ten times the life of any lease, for clocks that differ."""
+"""A lease with a later end is invalid: ten times the life of any lease, for clocks that differ.
+
+A driver lists a lease for as long after it has ended.
+"""
 
 STALE_SECONDS = 86_400.0
-"""Age at which expired leases are removed: they tell later drivers which states exist."""
+"""Age at which the files of drivers that have ended are removed."""
 
 # ------------------------------------------------------------------------------- the database
 

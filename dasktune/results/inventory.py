@@ -15,7 +15,6 @@ from dasktune.driver.retention.value import keys_on
 from dasktune.errors import StorageError
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.results.results import plan_of, register
-from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit, Stored
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.many_rows import many_rows
@@ -23,9 +22,6 @@ from dasktune.storage.database.schema import CheckpointRow, StudyRow, TrialRow
 from dasktune.storage.files.clock import store_clock
 from dasktune.storage.leases import Lease, Leases
 from dasktune.types import Step
-
-LEASE_AGE = 3600.0
-"""Age in seconds of a lease that is not read any more: drivers renew every few seconds."""
 
 Owners = Mapping[str, tuple[int, ...]]
 """Numbers of trials by study."""
@@ -219,35 +215,19 @@ def _trained_with(commit: Commit | None) -> str:
 
 
 def _leases(store: CheckpointStore) -> list[Lease]:
-    """Return the open leases, without the parts of larger leases.
+    """Return the leases of the steps that are in training now.
 
     The clock of the store decides, as it does for drivers. It is asked by a file that is written,
-    and so only if there are leases.
+    and so only if there are drivers.
     """
     try:
-        entries = list(store.files.entries(layout.LEASES))
-        if not entries:
-            return []
-        now = store_clock(store.files)()
-        recent = [
-            entry.path
-            for entry in entries
-            if not entry.modified or now - entry.modified < LEASE_AGE
-        ]
-        contents = store.files.read("", recent)
-        drivers = Leases(store.files)
-        live = [each for each in drivers.drivers(drivers.holders()) if each.is_live(now)]
+        leases = Leases(store.files)
+        drivers = leases.drivers(leases.holders())
+        now = store_clock(store.files)() if drivers else 0.0
     except OSError as error:
         raise StorageError(f"cannot read leases from {store.url}: {error}") from error
-    files = (Lease.from_bytes(content.tobytes()) for content in contents if content is not None)
-    leases = {
-        lease.key: lease
-        for lease in files
-        if lease is not None and not lease.of and lease.is_held(now)
-    }
-    # A driver that meets no other writes no lease files, and none is renewed.
-    leases |= {lease.key: lease for driver in live for lease in driver.held()}
-    return list(leases.values())
+    listed = (lease for driver in drivers if driver.is_live(now) for lease in driver.leases)
+    return [lease for lease in listed if not (lease.is_done or lease.is_asked)]
 
 
 # ------------------------------------------------------------- the trials that use states

@@ -5,11 +5,10 @@
     dasktune.json                                   name and version of the store
     checkpoints/ab/abcdef.../commit                 the commit, if the checkpoint exists
     checkpoints/ab/abcdef.../<attempt>/step-60/     a zarr v3 array with a state that is not small
-    leases/<root>/<key>                             the lease on the step that makes this key
-    wishes/<root>/<run>-0                           save requests of a driver
     verdicts/<fingerprint>/<environment>            verdict of a resume check
     classes/<fingerprint>                           the numeric class that no state keys name
-    drivers/<run>                                   the leases that a running driver holds
+    drivers/<run>                                   the leases of a driver
+    wishes/<run>                                    the save requests of a driver
     probes/<name>/                                  short-lived files of ``dasktune doctor``
     probes/clock                                    written to learn the store's time
 
@@ -30,9 +29,6 @@ MARKER = "dasktune.json"
 ROOT = "checkpoints"
 """Folder of all checkpoints."""
 
-LEASES = "leases"
-"""Folder of all leases."""
-
 SAVE_REQUESTS = "wishes"
 """Folder of the save requests of drivers; the name is older than the term."""
 
@@ -43,10 +39,10 @@ CLASSES = "classes"
 """Folder of the numeric classes that no state keys of a fingerprint name."""
 
 DRIVERS = "drivers"
-"""Folder of the running drivers."""
+"""Folder of the leases, one file a driver."""
 
-ENDED = "ended"
-"""Folder of the leases that ended while their drivers were alone."""
+EARLIER = ("leases", "ended")
+"""Folders of leases that earlier versions wrote, and that no driver reads."""
 
 PROBES = "probes"
 """Folder of files written only to test the store."""
@@ -181,29 +177,6 @@ def _is_filed(key: str, folder: str) -> bool:
     return key[:2] == folder and _NAME.fullmatch(key) is not None
 
 
-def lease_path(root: str, key: str) -> str:
-    """Return the path of the lease on the step that makes a key."""
-    refuse(problems_of(key=key))
-    return f"{lease_folder(root)}/{key}"
-
-
-def lease_folder(root: str) -> str:
-    """Return the folder of the leases on states below a root."""
-    refuse(problems_of(root=root))
-    return f"{LEASES}/{root}"
-
-
-def save_request_folder(root: str) -> str:
-    """Return the folder of the save requests for states below a root."""
-    refuse(problems_of(root=root))
-    return f"{SAVE_REQUESTS}/{root}"
-
-
-def save_request_path(root: str, holder: str, number: int) -> str:
-    """Return the path of a file with save requests of one driver."""
-    return f"{save_request_folder(root)}/{holder}-{number}"
-
-
 def verdict_folder(fingerprint: str) -> str:
     """Return the folder of the verdicts on trainers of a fingerprint."""
     refuse(problems_of(fingerprint=fingerprint))
@@ -223,11 +196,20 @@ def class_path(fingerprint: str) -> str:
 
 
 def driver_path(holder: str) -> str:
-    """Return the path of the leases that a running driver holds.
+    """Return the path of the leases of a driver.
 
     A name that would lead elsewhere leads to a file that no driver writes.
     """
-    return f"{DRIVERS}/{_UNSAFE.sub('.', holder)[:_LONGEST_HOLDER]}"
+    return f"{DRIVERS}/{_holder(holder)}"
+
+
+def save_request_path(holder: str) -> str:
+    """Return the path of the save requests of a driver; see `driver_path`."""
+    return f"{SAVE_REQUESTS}/{_holder(holder)}"
+
+
+def _holder(holder: str) -> str:
+    return _UNSAFE.sub(".", holder)[:_LONGEST_HOLDER]
 
 
 def is_unfinished(path: str) -> bool:
@@ -239,11 +221,6 @@ def is_unfinished(path: str) -> bool:
     (True, False)
     """
     return _UNFINISHED.search(path) is not None
-
-
-def ended_path(holder: str) -> str:
-    """Return the path of the leases of a driver that ended while it was alone."""
-    return f"{ENDED}/{driver_path(holder).removeprefix(f'{DRIVERS}/')}"
 
 
 def probe_folder(name: str) -> str:

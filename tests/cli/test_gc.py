@@ -18,7 +18,7 @@ from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Database
-from dasktune.storage.leases import HeldLeases, Lease, Leases
+from dasktune.storage.leases import HeldLeases, Leases
 from dasktune.storage.retention import Keep
 from dasktune.storage.verdicts import Verdicts
 from dasktune.trainer.check_resume.verdict import verdict
@@ -244,38 +244,15 @@ def test_gc_keeps_foreign_files(tmp_path: Path) -> None:
 
 def test_leases_go_that_ended_long_ago(tmp_path: Path) -> None:
     store = old_store(tmp_path, states=1)
-    now = time.time()
-    ages = {"aa00": -5 * HOUR, "aa11": -60, "aa22": 60, "aa44": -5 * HOUR}
-    for key, expires in ((key, now + age) for key, age in ages.items()):
-        lease = Lease(
-            key=key,
-            root="r0",
-            study="s",
-            holder="h",
-            sequences={},
-            start=0,
-            stop=5,
-            step=0,
-            expires=expires,
-        )
-        store.files.create(layout.lease_path("r0", key), lease.to_bytes())
-    store.files.create(layout.lease_path("r0", "aa33"), b"{")
-    for one in (tmp_path / layout.LEASES).glob("*/*"):
-        os.utime(one, (now - 5 * HOUR, now - 5 * HOUR))
-    leases = Leases(store.files)
-    long_held = Lease.from_bytes((tmp_path / layout.lease_path("r0", "aa44")).read_bytes())
-    assert long_held is not None
-    for holder, expires, own in (("h", now + 60, (long_held,)), ("dead", now - 5 * HOUR, ())):
-        leases.hold(HeldLeases(holder=holder, study="s", expires=expires, leases=own))
+    leases, now = Leases(store.files), time.time()
+    for holder, age in (("dead", -5 * HOUR), ("ended", -60), ("live", 60)):
+        leases.hold(HeldLeases(holder=holder, study="s", expires=now + age))
     found = collect(Request(store=str(tmp_path), database=None, removes=True))
-    gone = {one.name.rpartition("/")[2] for one in of(found, "lease")}
-    assert gone == {"aa00", "aa33", "dead"}
-    assert leases.holders() == ["h"]
-    left = {path.name for path in (tmp_path / layout.LEASES / "r0").iterdir()}
-    assert left == {"aa11", "aa22", "aa44"}, "aa44 is held by a driver that renews it"
+    assert [one.name for one in of(found, "lease")] == ["drivers/dead"]
+    assert sorted(leases.holders()) == ["ended", "live"]
 
 
-@pytest.mark.parametrize("folder", [layout.save_request_folder("r0"), layout.ENDED])
+@pytest.mark.parametrize("folder", [layout.SAVE_REQUESTS, *layout.EARLIER])
 def test_gc_removes_what_drivers_wrote_a_day_ago(tmp_path: Path, folder: str) -> None:
     store = old_store(tmp_path, states=1)
     for name, age in (("old", 30 * HOUR), ("young", 20 * HOUR)):
@@ -285,6 +262,15 @@ def test_gc_removes_what_drivers_wrote_a_day_ago(tmp_path: Path, folder: str) ->
         os.utime(tmp_path / path, (when, when))
     collect(Request(store=str(tmp_path), database=None, removes=True))
     assert [one.name for one in (tmp_path / folder).iterdir()] == ["young-0"]
+
+
+def test_gc_keeps_the_save_requests_of_a_driver_that_runs(tmp_path: Path) -> None:
+    store, path = old_store(tmp_path, states=1), layout.save_request_path("live")
+    Leases(store.files).hold(HeldLeases(holder="live", study="s", expires=time.time() + 60))
+    store.files.create(path, b"[]")
+    os.utime(tmp_path / path, (1.0, 1.0))
+    collect(Request(store=str(tmp_path), database=None, removes=True))
+    assert (tmp_path / path).is_file()
 
 
 @pytest.mark.cluster

@@ -270,7 +270,7 @@ class Driver:
         )
         self.dispatcher = Dispatcher(ROOT, options, on_new=self._fill)
         self.view = RunView(self.dispatcher)
-        self.turns = Turns(lambda: world.now)
+        self.turns = Turns()
         self.inbox: deque[LeaseMessage] = deque()
         before = self.turns.before_request
         self._leasing = Leasing(
@@ -279,7 +279,7 @@ class Driver:
             self.inbox.append,
             clock=lambda: world.now,
             files=MemoryFiles(world.files, before),
-            threads=self.turns,
+            rounds=self.turns,
         )
         self.sharing = SharedStages(self.view, self._leasing, cast(Recorder, self))
         self.workers = {f"{name}-{at}": Worker(world) for at in range(pattern.workers)}
@@ -346,7 +346,7 @@ class Driver:
             self.is_gone = self._is_closed
             if not self._is_closed:
                 self._is_closed = True
-                self.turns.do("end", self.sharing.close)
+                self.turns.do(self.sharing.close)
 
     def _turn(self) -> None:
         self.sharing.turn()

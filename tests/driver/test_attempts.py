@@ -47,8 +47,6 @@ def trained(
     driver = Driver(study)
     driver.begin()
     driver.carry_out()
-    driver.turns.settle()
-    driver.hear_of_leases()
     worker.take(0, lambda order: study.world.ways.of(order.node))
     for _ in range(1 + steps):
         worker.work()
@@ -110,8 +108,6 @@ def test_unreadable_metrics_of_a_state_do_not_end_the_run(
     worker.receipts.clear()
     assert known(driver) == ({2, 4}, set())
     driver.carry_out()
-    driver.turns.settle()
-    driver.hear_of_leases()
     worker.take(0, lambda order: driver.world.ways.of(order.node))
     worker.work()
     for message in worker.outbox:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dasktune.driver.lease_messages import LeaseAnswered, LeaseMessage
-from dasktune.driver.lease_threads import LeaseThreads
 from dasktune.driver.leases import Leasing
 from dasktune.engine.timeouts import RENEW_SECONDS
 from dasktune.sequences import Constant
@@ -20,15 +19,24 @@ from dasktune.storage.leases import HeldLeases, Leases
 from tests.services import S3Server
 from tests.storage.proxy import Proxy, Request
 
-ROOT = "aa" * 16
 pytestmark = pytest.mark.s3
 
 
-class Unrepeated(LeaseThreads):
-    """Threads in which nothing is repeated: leases are looked after when a test says so."""
+class OnDemand:
+    """Rounds that a test makes, one at a time."""
 
-    def repeat(self, work: Callable[[], float]) -> None:
+    def __init__(self) -> None:
+        self.round: Callable[[bool], float] = lambda is_due: 0.0
+
+    def repeat(self, work: Callable[[bool], float]) -> None:
+        """Keep the round."""
+        self.round = work
+
+    def wake(self) -> None:
         """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing: no round is under way."""
 
 
 class Driver:
@@ -37,24 +45,34 @@ class Driver:
     def __init__(self, url: str, proxy: Proxy) -> None:
         self._proxy, self.now = proxy, 1000.0
         self.inbox: queue.SimpleQueue[LeaseMessage] = queue.SimpleQueue()
-        store = CheckpointStore(url)
-        self.threads = Unrepeated()
+        self.rounds = OnDemand()
         self.leasing = Leasing(
-            store, "study", self.inbox.put, clock=lambda: self.now, threads=self.threads
+            CheckpointStore(url),
+            "study",
+            self.inbox.put,
+            clock=lambda: self.now,
+            rounds=self.rounds,
         )
         self.others = Leases(open_files(url))
 
     def start(self, number: int) -> None:
         lease = self.leasing.lease(
             key=f"{number:032x}",
-            root=ROOT,
+            first=f"{number:032x}",
             sequences={"lr": Constant(float(number))},
             start=0,
             stop=9,
         )
-        self.leasing.ask(str(number), lease)
-        answer = self.inbox.get(timeout=60)
+        answer: LeaseMessage | None = self.leasing.take(str(number), lease)
+        if answer is None:
+            self.leasing.ask(str(number), lease)
+            self.rounds.round(False)
+            answer = self.inbox.get(timeout=60)
         assert answer == LeaseAnswered(attempt=str(number), other=None)
+
+    def look(self) -> None:
+        self.leasing.beat()
+        self.rounds.round(True)
 
     def meet_another(self) -> None:
         self.others.hold(
@@ -68,12 +86,11 @@ class Driver:
         self._proxy.requests.clear()
         for each in work:
             each()
-        self.threads.settle()
         return sorted(map(_text_of, self._proxy.requests))
 
 
 def _text_of(request: Request) -> str:
-    folders = (layout.DRIVERS, layout.LEASES, layout.SAVE_REQUESTS)
+    folders = (layout.DRIVERS, layout.SAVE_REQUESTS)
     found = re.search("|".join(folders), request.target)
     method = "LIST" if request.is_listing else request.method
     return f"{method} {found[0] if found else request.target}"
@@ -94,10 +111,10 @@ def driver(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 
 
 def test_lone_driver_makes_no_request_for_a_stage(driver: Driver) -> None:
-    assert not any("PUT leases" in each for each in driver.requests(lambda: driver.start(0)))
+    assert driver.requests(lambda: driver.start(0)) == ["LIST drivers", "PUT drivers"]
     of_a_stage = driver.requests(
         lambda: driver.start(1),
-        lambda: driver.leasing.saved("1", 5, "ff" * 16),
+        lambda: driver.leasing.saved("1", 5),
         lambda: driver.leasing.release("1", 9),
     )
     assert of_a_stage == []
@@ -106,20 +123,16 @@ def test_lone_driver_makes_no_request_for_a_stage(driver: Driver) -> None:
 def test_renewal_of_a_lone_driver_is_one_request(driver: Driver) -> None:
     for number in range(20):
         driver.start(number)
-    driver.leasing.flush()
-    looks = driver.requests(driver.leasing.flush)
-    assert set(looks) == {"LIST drivers", "LIST wishes"}
+    assert driver.requests(driver.look) == ["LIST drivers"]
     driver.now += RENEW_SECONDS
-    driver.leasing.beat()
-    assert driver.requests(driver.leasing.flush) == [*looks, "PUT drivers"]
+    assert driver.requests(driver.look) == ["LIST drivers", "PUT drivers"]
 
 
-def test_start_beside_another_makes_three_requests(driver: Driver) -> None:
+def test_start_beside_another_makes_two_requests(driver: Driver) -> None:
     driver.meet_another()
     for number in range(20):
         driver.start(number)
-    made = driver.requests(lambda: driver.start(20))
-    assert made == ["GET drivers", "PUT drivers", "PUT leases"]
+    assert driver.requests(lambda: driver.start(20)) == ["GET drivers", "PUT drivers"]
 
 
 def test_flat_folder_is_listed_with_one_request(driver: Driver) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import queue
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +16,15 @@ from dasktune.driver.lease_messages import (
     LeaseAnswered,
     LeaseChanged,
     LeaseMessage,
+    SavesRequested,
 )
-from dasktune.driver.lease_threads import PATIENCE as STORE_PATIENCE
-from dasktune.driver.lease_threads import LeaseThreads, Work
-from dasktune.driver.leases import Leasing
+from dasktune.driver.leases import MOST_LISTED, LeaseThread, Leasing
+from dasktune.driver.leases import PATIENCE as STORE_PATIENCE
+from dasktune.driver.other_leases import Heeded
 from dasktune.engine.timeouts import (
     LEASE_LIMIT_SECONDS,
+    LEASE_MEET_SECONDS,
+    LEASE_POLL_SECONDS,
     LEASE_SECONDS,
     RENEW_SECONDS,
     STALE_SECONDS,
@@ -33,732 +33,644 @@ from dasktune.sequences import Constant
 from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer
 from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.files.base import Entry
 from dasktune.storage.files.local import LocalFiles
-from dasktune.storage.leases import HeldLeases, HeldLeasesCodec, Lease, Leases, SaveRequest
-from tests.call_counter import python_calls
-from tests.holding import PATIENCE
+from dasktune.storage.leases import HeldLeases, Lease, Leases, SaveRequest
+from tests.holding import PATIENCE, wait_until
 
-ROOT, KEY = "aa" * 16, "b1" * 16
+KEY, FIRST = "b1" * 16, "a1" * 16
 
 
 class CountedFiles(LocalFiles):
-    """Files that note each operation that an object store answers with one request."""
+    """Files that note each request, and refuse all of them while the store is away."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.requests: list[tuple[str, str]] = []
+        self.requests: list[str] = []
+        self.is_away = False
 
-    def create(self, path: str, content: bytes, *, durable: bool = True) -> bool:
-        self.requests.append(("create", path))
-        return super().create(path, content, durable=durable)
+    def _note(self, request: str) -> None:
+        self.requests.append(request)
+        if self.is_away:
+            raise OSError("no answer")
 
     def replace(self, path: str, content: bytes, *, durable: bool = False) -> None:
-        self.requests.append(("replace", path))
+        self._note(f"write {path}")
         super().replace(path, content, durable=durable)
 
     def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
-        self.requests.append(("read", folder))
+        self._note(f"read {len(names)}")
         return super().read(folder, names)
 
-
-class HeldFiles(CountedFiles):
-    """Files whose requests wait, once they are held, until the test lets them through."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.holds = False
-        self._waiting: list[tuple[str, str]] = []
-        self._changed = threading.Condition()
-
-    def create(self, path: str, content: bytes, *, durable: bool = True) -> bool:
-        self._wait("create", path)
-        return super().create(path, content, durable=durable)
-
-    def replace(self, path: str, content: bytes) -> None:
-        self._wait("replace", path)
-        super().replace(path, content)
-
-    def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
-        self._wait("read", *names)
-        return super().read(folder, names)
-
-    def _wait(self, *request: str) -> None:
-        with self._changed:
-            if self.holds:
-                self._waiting.append(request)
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: request not in self._waiting or not self.holds)
-
-    def expect(self, *requests: tuple[str, str]) -> None:
-        """Wait until these requests wait, and no others."""
-        with self._changed:
-            there = self._changed.wait_for(
-                lambda: sorted(self._waiting) == sorted(requests), timeout=PATIENCE
-            )
-            assert there, self._waiting
-
-    def let_through(self, *requests: tuple[str, str]) -> None:
-        """Carry these requests out together as soon as they wait, and no others."""
-        self.expect(*requests)
-        with self._changed:
-            self._waiting.clear()
-            self._changed.notify_all()
-
-    def release(self) -> None:
-        """Hold no request any longer."""
-        with self._changed:
-            self.holds = False
-            self._changed.notify_all()
+    def entries(self, folder: str) -> Iterator[Entry]:
+        self._note(f"list {folder}")
+        return super().entries(folder)
 
 
-class Unrepeated(LeaseThreads):
-    """Threads in which nothing is repeated: leases are looked after when a test says so."""
+class OnDemand:
+    """Rounds that a test makes, one at a time."""
 
-    def repeat(self, work: Callable[[], float]) -> None:
-        """Do nothing."""
+    def __init__(self) -> None:
+        self.round: Callable[[bool], float] = lambda is_due: 0.0
+        self.is_awake = False
 
+    def repeat(self, work: Callable[[bool], float]) -> None:
+        self.round = work
 
-class Inline(Unrepeated):
-    """No threads: each job is done where it is given."""
+    def wake(self) -> None:
+        self.is_awake = True
 
-    def do(self, key: str, work: Work, *, is_question: bool = True) -> Future[None]:
-        work()
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-
-    def in_turn(self, work: Work) -> None:
-        work()
+    def stop(self) -> None:
+        """Do nothing: no round is under way."""
 
 
 class Driver:
     """A driver's leasing with a clock that is set by hand."""
 
-    def __init__(
-        self,
-        folder: Path,
-        study: str = "study",
-        files: CountedFiles | None = None,
-        threads: LeaseThreads | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, study: str = "study", holder: str = "h1") -> None:
         self.folder, self.now = folder, 1000.0
         self.inbox: queue.SimpleQueue[LeaseMessage] = queue.SimpleQueue()
-        store = CheckpointStore(str(folder))
-        self.leases, self.files = Leases(store.files), files or CountedFiles(folder)
+        self.leases, self.files = Leases(LocalFiles(folder)), CountedFiles(folder)
+        self.rounds = OnDemand()
         self.leasing = Leasing(
-            store,
+            CheckpointStore(str(folder)),
             study,
             self.inbox.put,
             clock=lambda: self.now,
             files=self.files,
-            threads=threads,
+            rounds=self.rounds,
+            holder=holder,
         )
 
     def lease(self, key: str = KEY, start: int = 0, stop: int = 10) -> Lease:
-        rate = {"lr": Constant(0.1)}
-        return self.leasing.lease(key=key, root=ROOT, sequences=rate, start=start, stop=stop)
+        return self.leasing.lease(
+            key=key, first=FIRST, sequences={"lr": Constant(0.1)}, start=start, stop=stop
+        )
 
-    def ask(self, attempt: str, lease: Lease | None = None) -> Lease | None:
-        """Ask for a lease; return the one that stands in the way."""
-        self.leasing.ask(attempt, lease or self.lease())
-        answer = self.receive()
-        assert isinstance(answer, LeaseAnswered)
-        assert answer.attempt == attempt
+    def ask(
+        self, attempt: str, lease: Lease | None = None, heeded: Heeded = ()
+    ) -> LeaseAnswered | None:
+        """Take a lease, or ask for it in one round; return the answer if it comes."""
+        lease = lease or self.lease()
+        answer = self.leasing.take(attempt, lease, heeded)
+        if answer is None:
+            self.leasing.ask(attempt, lease, heeded)
+            self.round()
+            messages = self.received()
+            answer = next((each for each in messages if isinstance(each, LeaseAnswered)), None)
+        assert answer is None or answer.attempt == attempt
+        return answer
+
+    def other(self, attempt: str, lease: Lease | None = None, heeded: Heeded = ()) -> Lease | None:
+        """Return the lease that is in the way of one that is answered."""
+        answer = self.ask(attempt, lease, heeded)
+        assert answer is not None
         return answer.other
 
-    def receive(self) -> LeaseMessage:
-        return self.inbox.get(timeout=60)
+    def round(self, is_due: bool = True) -> float:
+        self.leasing.beat()
+        return self.rounds.round(is_due)
 
-    def there(self) -> Lease | None:
-        return self.leases.read(ROOT, [KEY])[0]
+    def received(self) -> list[LeaseMessage]:
+        return [self.inbox.get() for _ in range(self.inbox.qsize())]
 
-    def settle(self) -> None:
-        """Wait until all that was asked for is done."""
-        self.leasing.flush()
+    def file(self, holder: str = "h1") -> HeldLeases:
+        return self.leases.drivers([holder])[0]
 
-    def meet_another(self, *leases: Lease) -> None:
-        """Write the object of another driver, so that leases have files."""
-        other = HeldLeases(
-            holder="h2",
+    def meet(self, *leases: Lease, holder: str = "h2", **more: Any) -> None:
+        """Write the file of another driver, and read it."""
+        own = tuple(replace(lease, holder=holder) for lease in leases)
+        there = HeldLeases(
+            holder=holder,
             study="other",
             expires=self.now + LEASE_SECONDS,
-            leases=tuple(replace(lease, holder="h2", study="other") for lease in leases),
-            sees=(self.leasing.holder,),
+            leases=own,
+            sees=("h1",),
         )
-        self.leases.hold(other)
+        self.leases.hold(replace(there, **more))
+        self.leasing.take("nothing", self.lease(stop=0))
+        self.round()
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    made = Driver(tmp_path)
-    yield made
-    made.leasing.close()
+def driver(tmp_path: Path) -> Driver:
+    return Driver(tmp_path)
 
 
-def test_a_lone_driver_writes_no_lease_file(driver: Driver) -> None:
-    for number in range(5):
-        assert driver.ask(str(number), driver.lease(f"{number}a" * 16)) is None
-        driver.leasing.saved(str(number), 5, None)
-    driver.leasing.release("0", 10)
-    driver.settle()
-    folders = {path.partition("/")[0] for _, path in driver.files.requests}
-    assert folders == {layout.DRIVERS}
-    held = driver.leases.drivers([driver.leasing.holder])[0]
-    driver.settle()
-    assert {lease.key for lease in held.leases} <= {f"{number}a" * 16 for number in range(5)}
+# ------------------------------------------------------------ alone
 
 
-def test_lone_driver_is_granted_further_leases_at_once(driver: Driver) -> None:
-    assert not driver.leasing.grant("first", driver.lease()), "nothing is known of the root yet"
-    assert driver.ask("first") is None
-    before = list(driver.files.requests)
-    assert driver.leasing.grant("second", driver.lease("c1" * 16))
-    driver.leasing.release("second", 10)
-    assert driver.files.requests == before
-    driver.meet_another()
-    driver.settle()
-    assert not driver.leasing.grant("third", driver.lease("d1" * 16))
+def test_lone_driver_takes_its_first_lease_at_once(driver: Driver) -> None:
+    assert driver.leasing.take("a", driver.lease()) == LeaseAnswered(attempt="a", other=None)
+    assert driver.files.requests == ["write drivers/h1", "list drivers"]
 
 
-class Noted(Unrepeated):
-    """Threads that note what their jobs are about."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.keys: list[str] = []
-
-    def do(self, key: str, work: Work, *, is_question: bool = True) -> Future[None]:
-        self.keys.append(key)
-        return super().do(key, work, is_question=is_question)
+def test_first_lease_in_a_memory_store_is_taken_at_once() -> None:
+    leasing = Leasing(CheckpointStore("memory://taken-at-once"), "study", print)
+    lease = leasing.lease(key=KEY, first=FIRST, sequences={}, start=0, stop=9)
+    assert leasing.take("a", lease) == LeaseAnswered(attempt="a", other=None)
+    leasing.close()
 
 
-def test_release_of_a_granted_lease_follows_its_writes(tmp_path: Path) -> None:
-    threads = Noted()
-    driver = Driver(tmp_path, threads=threads)
-    assert driver.ask("first") is None
-    assert driver.leasing.grant("second", driver.lease("c1" * 16))
-    driver.meet_another()
-    driver.settle()
-    assert "c1" * 16 in threads.keys
-    threads.keys.clear()
-    driver.leasing.release("second", 10)
-    assert threads.keys == ["c1" * 16]
-    driver.leasing.close()
-
-
-def test_leases_get_files_once_another_driver_appears(driver: Driver) -> None:
-    assert driver.ask("mine") is None
-    driver.settle()
-    assert driver.there() is None
-    driver.meet_another()
-    driver.settle()
-    mine = driver.there()
-    assert mine is not None
-    assert mine.is_held(driver.now)
-    assert driver.leases.drivers([driver.leasing.holder])[0].sees == ("h2",)
-
-
-def end_leases(driver: Driver, count: int) -> None:
-    for number in range(count):
-        key = f"{number:032x}"
-        assert driver.ask(key, driver.lease(key, 10 * number, 10 * number + 10)) is None
-        driver.leasing.release(key, 10 * number + 10)
-    driver.settle()
-
-
-def test_arrival_of_a_driver_costs_as_much_after_more_leases(tmp_path: Path) -> None:
-    def requests(count: int) -> list[str]:
-        driver = Driver(tmp_path / f"{count}", threads=Inline())
-        end_leases(driver, count)
-        driver.meet_another()
-        driver.files.requests.clear()
-        driver.settle()
-        driver.leasing.close()
-        return [f"{kind} {path.partition('/')[0]}" for kind, path in driver.files.requests]
-
-    assert requests(2) == requests(200)
-    assert requests(3).count("replace ended") == 1
-
-
-def test_ended_leases_of_a_lone_driver_are_found_later(driver: Driver) -> None:
-    end_leases(driver, 3)
-    driver.now += 2 * LEASE_SECONDS
-    driver.leasing.beat()
-    driver.settle()
-    assert driver.leases.drivers([driver.leasing.holder])[0].leases == (), "they ended long ago"
-    other = Driver(driver.folder, "other")
-    other.now = driver.now
-    try:
-        behind = other.ask("behind", other.lease(KEY, 12, 14))
-        assert behind is not None
-        assert (behind.start, behind.is_done) == (10, True)
-        driver.leasing.close()
-        other.settle()
-        behind = other.ask("again", other.lease(KEY, 12, 14))
-        assert behind is not None
-        assert (behind.start, behind.is_done) == (10, True)
-    finally:
-        other.leasing.close()
-
-
-def test_driver_is_met_after_its_ended_leases_are_written(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(leases: Leases, held: HeldLeases) -> None:
-        raise TypeError("no such file today")
-
-    end_leases(driver, 1)
-    driver.meet_another()
-    with monkeypatch.context() as patched:
-        patched.setattr(Leases, "list_ended", fail)
-        driver.settle()
-        assert driver.leases.drivers([driver.leasing.holder])[0].sees == ()
-    driver.settle()
-    met = driver.leases.drivers([driver.leasing.holder])[0]
-    assert (met.sees, met.lists_ended) == (("h2",), True)
-    assert len(driver.leases.ended([met.holder])[met.holder]) == 1
-    driver.leases.leave(met)
-    assert driver.leases.ended([met.holder]) == {}
-
-
-def test_files_are_written_before_another_driver_is_seen(tmp_path: Path) -> None:
-    driver = Driver(tmp_path, threads=Unrepeated())
-    assert driver.ask("mine") is None
-    driver.settle()
-    driver.meet_another()
+def test_lone_driver_makes_no_request_for_a_stage(driver: Driver) -> None:
+    assert driver.other("first") is None
     driver.files.requests.clear()
-    driver.settle()
-    written = [path for kind, path in driver.files.requests if kind == "replace"]
-    assert written == [layout.lease_path(ROOT, KEY), layout.driver_path(driver.leasing.holder)]
+    assert driver.other("second", driver.lease("c1" * 16, 10, 20)) is None
+    driver.leasing.saved("second", 15)
+    driver.leasing.release("second", 20)
+    assert (driver.files.requests, driver.rounds.is_awake) == ([], False)
+    driver.round()
+    assert driver.files.requests == ["list drivers"]
+
+
+def test_run_that_leases_nothing_writes_nothing(driver: Driver) -> None:
     driver.leasing.close()
+    assert driver.files.requests == []
 
 
-class Hasty(Unrepeated):
-    """Threads that wait for no other driver."""
+def test_lone_driver_renews_its_file_with_one_request(driver: Driver) -> None:
+    assert driver.other("first") is None
+    driver.now += RENEW_SECONDS
+    driver.files.requests.clear()
+    driver.round()
+    assert driver.files.requests == ["write drivers/h1", "list drivers"]
+    assert driver.file().expires == driver.now + LEASE_SECONDS
 
-    def pause(self, seconds: float) -> None:
-        raise AssertionError("nobody is there to wait for")
+
+def test_driver_whose_loop_hangs_renews_nothing(driver: Driver) -> None:
+    assert driver.other("first") is None
+    driver.now += LEASE_SECONDS + 1
+    driver.files.requests.clear()
+    driver.rounds.round(True)
+    assert driver.files.requests == ["list drivers"]
 
 
-@pytest.mark.parametrize("leases", [[None, 5], [{"holder": "stranger"}], "ab"], ids=str)
-def test_newcomer_does_not_wait_for_an_invalid_object(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, leases: object
-) -> None:
-    driver = Driver(tmp_path, threads=Hasty())
-    stranger = HeldLeases(holder="stranger", study="other", expires=driver.now + LEASE_SECONDS)
-    document = json.loads(HeldLeasesCodec().encode(stranger))
-    content = json.dumps({**document, "leases": leases}).encode()
-    driver.files.replace(layout.driver_path("stranger"), content)
-    for attempt in ("mine", "next"):
-        assert driver.ask(attempt) is None
-        driver.settle()
-    driver.leasing.close()
-    (warning,) = caplog.messages
-    assert warning == (
-        "leases in 'drivers/stranger' are ignored: the file is corrupt, or of another version"
-    )
+def test_lone_driver_that_sees_another_lists_its_leases(driver: Driver) -> None:
+    assert driver.other("first") is None
+    driver.leasing.saved("first", 5)
+    assert driver.other("second", driver.lease("c1" * 16, 10, 20)) is None
+    driver.leasing.release("second", 20)
+    driver.meet()
+    driver.round()
+    file = driver.file()
+    assert file.sees == ("h2",)
+    done, held = file.leases
+    assert (done.key, done.is_done, done.step) == ("c1" * 16, True, 20)
+    assert (held.key, held.is_done, held.saved) == (KEY, False, (5,))
+    assert driver.leasing.take("third", driver.lease("d1" * 16, 30, 40)) is None
+    assert driver.leasing.is_shared
+
+
+def test_driver_takes_leases_at_once_after_others_have_gone(driver: Driver) -> None:
+    driver.meet()
+    driver.round()
+    driver.leases.leave("h2")
+    driver.round()
+    assert driver.leasing.take("a", driver.lease()) == LeaseAnswered(attempt="a", other=None)
+    driver.round()
+    assert driver.file().sees == (), "a driver that comes waits until it is seen"
+
+
+# ------------------------------------------------------------ beside others
+
+
+def test_start_makes_two_requests_beside_others(driver: Driver) -> None:
+    driver.meet()
+    driver.round()
+    assert driver.leasing.take("a", driver.lease()) is None
+    driver.files.requests.clear()
+    driver.leasing.ask("a", driver.lease())
+    assert driver.rounds.is_awake
+    driver.round(is_due=False)
+    assert driver.received() == [LeaseAnswered(attempt="a", other=None)]
+    assert driver.files.requests == ["write drivers/h1", "read 1"]
+
+
+def test_starts_at_once_share_a_round(driver: Driver) -> None:
+    driver.meet()
+    driver.round()
+    driver.files.requests.clear()
+    for at in range(9):
+        driver.leasing.ask(str(at), driver.lease(f"{at}a" * 16, at, at + 1))
+    driver.round(is_due=False)
+    assert driver.received() == [LeaseAnswered(attempt=str(at), other=None) for at in range(9)]
+    assert driver.files.requests == ["write drivers/h1", "read 1"]
+
+
+def test_renewal_of_many_leases_is_one_request(driver: Driver) -> None:
+    driver.meet()
+    for at in range(50):
+        assert driver.other(str(at), driver.lease(f"{at:02}" * 16, at, at + 1)) is None
+    driver.round()
+    driver.files.requests.clear()
+    driver.now += RENEW_SECONDS
+    driver.round()
+    assert driver.files.requests == ["write drivers/h1", "list drivers", "read 1"]
+    assert len(driver.file().leases) == 50
+
+
+def test_progress_is_shown_to_others(driver: Driver) -> None:
+    driver.meet()
+    assert driver.other("a") is None
+    driver.leasing.plan_saves("a", [4, 6])
+    driver.leasing.reached("a", 3)
+    driver.leasing.saved("a", 4)
+    driver.round()
+    (lease,) = driver.file().leases
+    assert (lease.step, lease.saved, lease.saves) == (4, (4,), (4, 6))
+    driver.leasing.release("a", 5)
+    driver.round()
+    (lease,) = driver.file().leases
+    assert (lease.step, lease.is_done) == (5, True)
 
 
 def test_of_two_drivers_one_gets_each_lease(driver: Driver) -> None:
-    other = Driver(driver.folder, "other")
-    try:
-        first = driver.ask("first")
-        second = other.ask("second")
-        assert first is None
-        assert second is not None
-        assert second.holder == driver.leasing.holder
-    finally:
-        other.leasing.close()
+    other = Driver(driver.folder, "other", "h2")
+    assert driver.other("first") is None
+    assert other.leasing.take("second", other.lease()) is None
+    assert driver.round() == LEASE_POLL_SECONDS[0], "the other one waits to be seen"
+    driver.round()
+    answer = other.other("second")
+    assert answer is not None
+    assert answer.holder == "h1"
+
+
+def meeting(folder: Path) -> tuple[Driver, Driver]:
+    """Return two drivers that see each other."""
+    both = Driver(folder), Driver(folder, "other", "h2")
+    for each in (*both, *both, *both):
+        each.leasing.take("nothing", each.lease(stop=0))
+        each.round()
+    return both
+
+
+def test_of_two_that_ask_at_once_the_later_name_gives_way(tmp_path: Path) -> None:
+    first, second = meeting(tmp_path)
+    for each in (first, second):
+        each.leasing.ask("a", each.lease())
+        each.leases.hold(each.leasing._file(each.now + LEASE_SECONDS))
+    first.round()
+    first.leasing.ask("next", first.lease("cc" * 16, 20, 30))
+    first.round()
+    assert first.received() == [], "answers come in the order of the questions"
+    second.round()
+    (refused,) = second.received()
+    assert isinstance(refused, LeaseAnswered)
+    assert refused.other is not None
+    assert (refused.other.holder, refused.other.is_asked) == ("h1", True)
+    second.round()
+    first.round()
+    granted = [LeaseAnswered(attempt=name, other=None) for name in ("a", "next")]
+    assert first.received() == granted
+
+
+def test_asked_lease_that_is_granted_to_the_later_name_stays(tmp_path: Path) -> None:
+    first, second = meeting(tmp_path)
+    assert second.other("a") is None, "it has read the files before the other one asks"
+    refused = first.ask("a")
+    assert refused is None
+    second.round()
+    first.round()
+    (answer,) = first.received()
+    assert isinstance(answer, LeaseAnswered)
+    assert answer.other is not None
+    assert (answer.other.holder, answer.other.is_asked) == ("h2", False)
+
+
+def test_newcomer_waits_until_the_others_see_it(driver: Driver) -> None:
+    driver.meet(sees=())
+    assert driver.ask("a") is None
+    assert driver.round() == LEASE_POLL_SECONDS[0]
+    driver.meet()
+    assert driver.received() == [LeaseAnswered(attempt="a", other=None)]
+
+
+def test_newcomer_does_not_wait_long_for_a_silent_driver(driver: Driver) -> None:
+    driver.meet(sees=())
+    driver.now += LEASE_MEET_SECONDS
+    assert driver.other("a") is None
+
+
+def test_newcomer_does_not_wait_for_an_invalid_file(
+    driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver.files.replace(layout.driver_path("stranger"), b"[]")
+    assert driver.other("a") is None
+    driver.round()
+    (warning,) = caplog.messages
+    assert warning.startswith("leases in 'drivers/stranger' are ignored")
 
 
 def test_lease_that_begins_inside_another_range_is_refused(driver: Driver) -> None:
     ahead = replace(driver.lease("dd" * 16, 0, 80), step=10)
-    driver.meet_another(ahead)
-    other = driver.ask("inside", driver.lease(KEY, 6, 60))
-    assert other is not None
-    assert (other.holder, other.start, other.stop) == ("h2", 0, 80)
-    driver.settle()
-    assert driver.there() is None, "who waits leaves no lease"
+    driver.meet(ahead)
+    assert driver.other("inside", driver.lease(KEY, 6, 60)) == replace(ahead, holder="h2")
+    driver.round()
+    assert driver.file().leases == (), "a driver that waits has no lease"
 
 
 @pytest.mark.parametrize("changes", [{}, {"is_done": True, "step": 20}], ids=str)
 def test_lease_that_runs_into_another_range_is_refused(
-    driver: Driver, changes: dict[str, Any]
+    driver: Driver, changes: Mapping[str, Any]
 ) -> None:
-    driver.meet_another(replace(driver.lease("dd" * 16, 6, 80), **changes))
-    other = driver.ask("before", driver.lease(KEY, 0, 60))
+    driver.meet(replace(driver.lease("dd" * 16, 6, 80), **changes))
+    other = driver.other("before", driver.lease(KEY, 0, 60))
     assert other is not None
     assert (other.start, other.step) == (6, changes.get("step", 6))
-    driver.leasing.ask("before", driver.lease(KEY, 0, 60), heeded={other.mark, ("h2", other.key)})
-    assert driver.receive() == LeaseAnswered(attempt="before", other=None)
-
-
-def test_lease_of_a_driver_that_left_is_heeded(driver: Driver) -> None:
-    other = Driver(driver.folder, "other")
-    assert other.ask("theirs") is None
-    other.leasing.saved("theirs", 10, None)
-    other.leasing.release("theirs", 10)
-    other.leasing.close()
-    left = driver.ask("mine")
-    assert left is not None
-    assert (left.is_done, left.step, left.saved) == (True, 10, (10,))
-    driver.leasing.ask("mine", driver.lease(), heeded={left.mark})
-    assert driver.receive() == LeaseAnswered(attempt="mine", other=None)
-
-
-@pytest.mark.parametrize("is_removed", [False, True])
-def test_ended_leases_outlive_the_object_of_their_driver(driver: Driver, is_removed: bool) -> None:
-    driver.meet_another(replace(driver.lease("dd" * 16, 0, 80), is_done=True, step=80))
-    assert driver.ask("elsewhere", driver.lease("ee" * 16, 90, 95)) is None
-    if is_removed:
-        driver.leases.leave(*driver.leases.drivers(["h2"]))
-    else:
-        driver.now += LEASE_SECONDS + LEASE_LIMIT_SECONDS + 1
-    driver.leasing.beat()
-    driver.settle()
-    for attempt in ("inside", "again"):
-        other = driver.ask(attempt, driver.lease(KEY, 6, 60))
-        assert other is not None
-        assert (other.is_done, other.step) == (True, 80)
-        driver.settle()
-
-
-def test_objects_of_drivers_that_ended_long_ago_go(driver: Driver) -> None:
-    earlier = [Driver(driver.folder, study) for study in ("study", "other")]
-    for each, start in zip(earlier, (10, 20), strict=True):
-        assert each.ask("past", each.lease(f"{start}" * 16, start, start + 10)) is None
-        each.leasing.release("past", 20)
-        each.leasing.close()
-    driver.now += STALE_SECONDS - 1
-    driver.leasing.beat()
-    assert driver.ask("mine") is None
-    others = {each.leasing.holder for each in earlier}
-    assert others < set(driver.leases.holders())
-    driver.now += 2
-    driver.leasing.beat()
-    driver.settle()
-    assert driver.leases.holders() == [driver.leasing.holder]
-
-
-def test_ended_leases_of_a_driver_that_died_go_with_it(driver: Driver) -> None:
-    dead = HeldLeases(holder="h2", study="other", expires=driver.now, leases=())
-    driver.leases.hold(dead)
-    # It died before its object could say that it lists them.
-    driver.leases.list_ended(replace(dead, leases=(driver.lease("dd" * 16, 0, 80),)))
-    driver.now += STALE_SECONDS + 1
-    assert driver.ask("mine") is None
-    driver.leasing.beat()
-    driver.settle()
-    assert driver.leases.holders() == [driver.leasing.holder]
-    assert list(driver.files.entries(layout.ENDED)) == []
+    assert driver.other("again", driver.lease(KEY, 0, 60), {other.mark}) is None
+    assert driver.other("past", driver.lease(KEY, 0, 60), {other.name}) is None
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"is_done": True, "step": 6}, {"sequences": {"lr": Constant(0.2).to_json()}}, {"stop": 6}],
+    [{"is_done": True, "step": 6}, {"sequences": {"lr": Constant(0.2)}}, {"stop": 6}],
     ids=str,
 )
-def test_lease_beside_another_range_is_granted(driver: Driver, changes: dict[str, Any]) -> None:
-    driver.meet_another(replace(driver.lease("dd" * 16, 0, 80), **changes))
-    assert driver.ask("inside", driver.lease(KEY, 6, 60)) is None
+def test_lease_beside_another_range_is_granted(driver: Driver, changes: Mapping[str, Any]) -> None:
+    driver.meet(replace(driver.lease("dd" * 16, 0, 80), **changes))
+    assert driver.other("inside", driver.lease(KEY, 6, 60)) is None
 
 
-def test_renewal_of_many_leases_is_one_request(driver: Driver) -> None:
-    driver.meet_another()
-    for number in range(50):
-        assert driver.ask(str(number), driver.lease(f"{number:02}" * 16)) is None
-    driver.settle()
-    driver.meet_another()
-    driver.now += RENEW_SECONDS
-    driver.leasing.beat()
-    driver.files.requests.clear()
-    driver.settle()
-    written = [path for kind, path in driver.files.requests if kind != "read"]
-    assert written == [layout.driver_path(driver.leasing.holder)]
-    driver.now += LEASE_SECONDS - 1
-    assert all(
-        lease is not None and lease.is_held(driver.now)
-        for lease in driver.leases.read(ROOT, [f"{number:02}" * 16 for number in range(50)])
-    )
+def test_lease_without_steps_is_always_granted_and_not_held(driver: Driver) -> None:
+    driver.meet(driver.lease("dd" * 16, 0, 80))
+    assert driver.other("nothing", driver.lease(KEY, 6, 6)) is None
+    driver.round()
+    assert driver.file().leases == ()
 
 
-def test_start_does_as_much_beside_more_leases(tmp_path: Path) -> None:
-    """Python functions are counted, not seconds: encoding, reading, searching, and all else."""
-
-    def calls(count: int) -> int:
-        folder = tmp_path / str(count)
-        driver = Driver(folder, threads=Inline())
-        there = [driver.lease(f"{at:032x}", 0, 20 + at % 3) for at in range(count)]
-        rates = [{"lr": Constant(0.2 + at).to_json()} for at in range(count)]
-        theirs = [replace(lease, sequences=rate) for lease, rate in zip(there, rates, strict=True)]
-        driver.meet_another(*theirs)
-        for at, lease in enumerate(there):
-            assert driver.ask(str(at), lease) is None
-            driver.leasing.saved(str(at), 5, None)
-            if at % 2:
-                driver.leasing.release(str(at), 10)
-        driver.settle()
-        assert driver.ask("before", driver.lease("bb" * 16)) is None
-        theirs[-1] = replace(theirs[-1], step=5)
-        driver.meet_another(*theirs)
-        made = python_calls(lambda: driver.ask("one more"))
-        driver.leasing.close()
-        return made
-
-    assert calls(30) == calls(300)
-
-
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[Driver]:
-    made = Driver(tmp_path, files=HeldFiles(tmp_path), threads=Unrepeated())
-    made.meet_another()
-    assert made.ask("first", made.lease("cc" * 16)) is None
-    assert isinstance(made.files, HeldFiles)
-    yield made
-    made.files.release()
-    made.leasing.close()
-
-
-def test_start_makes_three_requests_beside_others(held: Driver) -> None:
-    held.files.requests.clear()
-    assert held.ask("second") is None
-    create = ("create", layout.lease_path(ROOT, KEY))
-    announce = ("replace", layout.driver_path(held.leasing.holder))
-    assert sorted(held.files.requests) == sorted([create, announce, ("read", "")])
-
-
-def test_start_waits_for_three_requests_in_a_row(held: Driver) -> None:
-    """A renewal is under way: the lease is created meanwhile, and announced after it."""
-    files = held.files
-    assert isinstance(files, HeldFiles)
-    announce = ("replace", layout.driver_path(held.leasing.holder))
-    read = ("read", layout.driver_path("h2"))
-    files.holds = True
-    held.now += RENEW_SECONDS
-    held.meet_another()
-    held.leasing.beat()
-    renewing = threading.Thread(target=held.settle)
-    renewing.start()
-    files.let_through(read)
-    files.expect(announce)
-    held.leasing.ask("second", held.lease())
-    files.let_through(announce, ("create", layout.lease_path(ROOT, KEY)))
-    files.let_through(announce)
-    files.let_through(read)
-    assert held.receive() == LeaseAnswered(attempt="second", other=None)
-    renewing.join()
-
-
-def test_starts_at_once_share_announcement_and_reading(held: Driver) -> None:
-    files = held.files
-    assert isinstance(files, HeldFiles)
-    files.requests.clear()
-    announce = ("replace", layout.driver_path(held.leasing.holder))
-    keys = [f"{number}a" * 16 for number in range(9)]
-    files.holds = True
-    held.leasing.ask(keys[0], held.lease(keys[0]))
-    files.expect(announce, ("create", layout.lease_path(ROOT, keys[0])))
-    for key in keys[1:]:
-        held.leasing.ask(key, held.lease(key))
-    files.let_through(announce, *(("create", layout.lease_path(ROOT, key)) for key in keys))
-    files.expect(announce, ("read", layout.driver_path("h2")))
-    files.release()
-    assert {held.receive().attempt for _ in keys} == set(keys)  # type: ignore[union-attr]
-    assert [kind for kind, _ in files.requests].count("read") == 2
-
-
-def test_reading_that_failed_is_made_again(held: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(held.files, "read", lambda *arguments: 1 / 0)
-        assert held.ask("second") is None, "without leases training goes on"
-    theirs = replace(held.lease(), sequences={"lr": Constant(0.3).to_json()}, stop=20)
-    held.meet_another(theirs)
-    inside = replace(held.lease("dd" * 16), sequences=theirs.sequences, start=5)
-    assert held.ask("third", inside) is not None
+def test_next_driver_of_a_study_takes_its_leases_over(driver: Driver) -> None:
+    driver.meet(driver.lease("dd" * 16, 0, 80), study="study")
+    assert driver.leasing.take("a", driver.lease()) == LeaseAnswered(attempt="a", other=None)
 
 
 def test_the_next_attempt_at_the_same_steps_keeps_the_lease(driver: Driver) -> None:
-    driver.meet_another()
+    driver.meet()
     for attempt in ("lost", "next"):
-        assert driver.ask(attempt) is None
+        assert driver.other(attempt) is None
     driver.leasing.release("lost", 4)
-    driver.settle()
-    held = driver.there()
-    assert held is not None
-    assert held.is_held(driver.now)
+    driver.round()
+    (held,) = driver.file().leases
+    assert not held.is_done
     driver.leasing.release("next", 10)
-    driver.settle()
-    done = driver.there()
-    assert done is not None
-    assert done.is_done
-    assert done.step == 10
+    driver.round()
+    (done,) = driver.file().leases
+    assert (done.is_done, done.step) == (True, 10)
 
 
-def test_suspended_driver_keeps_lease_of_next_driver(driver: Driver) -> None:
-    driver.meet_another()
-    driver.ask("mine")
-    driver.now += LEASE_SECONDS + 1
-    theirs = replace(driver.lease(), study="other", holder="h2")
-    driver.leases.write(theirs)
-    driver.leasing.beat()
-    driver.leasing.saved("mine", 5, None)
-    driver.settle()
-    driver.settle()
-    driver.leasing.release("mine", 5)
-    driver.settle()
-    assert driver.there() == theirs
+# ------------------------------------------------------------ drivers that have ended
+
+
+def test_lease_of_a_driver_that_left_is_heeded(driver: Driver) -> None:
+    other = Driver(driver.folder, "other", "h2")
+    assert other.other("theirs") is None
+    other.leasing.saved("theirs", 10)
+    other.leasing.close()
+    left = driver.other("mine")
+    assert left is not None
+    assert (left.is_done, left.step, left.saved) == (True, 10, (10,))
+    assert driver.leasing.is_over(left)
+    assert driver.leasing.take("mine", driver.lease(), {left.mark}) == LeaseAnswered(
+        attempt="mine", other=None
+    )
+
+
+def test_driver_that_has_trained_nothing_leaves_no_file(driver: Driver) -> None:
+    assert driver.other("a") is None
+    driver.leasing.want([SaveRequest(root="aa", sequences={"lr": Constant(0.1)}, ends=(5,))])
+    driver.meet()
+    driver.round()
+    assert [path.name for path in (driver.folder / layout.SAVE_REQUESTS).iterdir()] == ["h1"]
+    driver.leasing.close()
+    assert driver.leases.holders() == ["h2"]
+    assert list(driver.files.entries(layout.SAVE_REQUESTS)) == []
+
+
+def test_ended_leases_are_listed_for_a_while(driver: Driver) -> None:
+    driver.meet()
+    assert driver.other("a") is None
+    driver.leasing.release("a", 10)
+    for seconds, count in ((LEASE_LIMIT_SECONDS - 1, 1), (1, 0)):
+        driver.now += seconds
+        driver.meet()
+        assert len(driver.file().leases) == count
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_ended_leases_outlive_the_file_of_their_driver(driver: Driver, is_removed: bool) -> None:
+    driver.meet(replace(driver.lease("dd" * 16, 0, 80), is_done=True, step=80))
+    if is_removed:
+        driver.leases.leave("h2")
+    else:
+        driver.now += LEASE_SECONDS + LEASE_LIMIT_SECONDS + 1
+    for attempt in ("inside", "again"):
+        driver.round()
+        other = driver.other(attempt, driver.lease(KEY, 6, 60))
+        assert other is not None
+        assert (other.is_done, other.step) == (True, 80)
+
+
+def test_files_of_drivers_that_ended_long_ago_go(driver: Driver) -> None:
+    for study, holder in (("study", "h2"), ("other", "h3")):
+        driver.meet(holder=holder, study=study, expires=driver.now)
+    driver.now += STALE_SECONDS
+    driver.round()
+    assert sorted(driver.leases.holders()) == ["h1", "h2", "h3"]
+    driver.now += 1
+    driver.round()
+    assert driver.leases.holders() == ["h1"]
+
+
+# ------------------------------------------------------------ watching, looking up, asking
+
+
+def test_changes_of_a_watched_lease_are_messages(driver: Driver) -> None:
+    there = driver.lease("dd" * 16, 0, 80)
+    driver.meet(there)
+    other = driver.other("inside", driver.lease(KEY, 6, 60))
+    assert other is not None
+    driver.leasing.watch("inside", other)
+    driver.round()
+    assert driver.received() == []
+    later = replace(other, step=20, saved=(8,))
+    driver.meet(later)
+    assert driver.received() == [LeaseChanged(attempt="inside", lease=later)]
+    driver.meet()
+    assert driver.received() == [LeaseChanged(attempt="inside", lease=later.ended())]
+    driver.meet(there)
+    assert driver.received() == [], "it is watched no longer"
+    driver.leasing.watch("inside", other)
+    driver.leasing.ignore("inside")
+    driver.meet()
+    assert driver.received() == []
 
 
 def test_watched_lease_expires_while_store_is_away(driver: Driver) -> None:
-    theirs = replace(driver.lease(), study="other", holder="h2")
-    driver.leases.write(theirs)
-    folder, files = driver.folder / layout.lease_folder(ROOT), driver.folder / "files"
-    folder.rename(files)
-    folder.symlink_to(files)
-    driver.leasing.watch("mine", theirs)
-    driver.settle()
-    no_folder, link = driver.folder / "no folder", driver.folder / "link"
-    no_folder.write_text("")
-    link.symlink_to(no_folder)
-    link.replace(folder)  # at once: the lease must never look removed
-    driver.now += LEASE_SECONDS + 1
-    assert driver.receive() == LeaseChanged(attempt="mine", lease=replace(theirs, is_done=True))
+    driver.meet(driver.lease("dd" * 16, 0, 80))
+    other = driver.other("inside", driver.lease(KEY, 6, 60))
+    assert other is not None
+    driver.leasing.watch("inside", other)
+    driver.files.is_away = True
+    driver.now += LEASE_SECONDS - 1
+    driver.round()
+    assert driver.received() == []
+    driver.now += 2
+    driver.round()
+    assert driver.received() == [LeaseChanged(attempt="inside", lease=other.ended())]
+    assert driver.leasing.is_over(other)
 
 
-def test_whatever_fails_the_next_question_is_answered(driver: Driver) -> None:
-    driver.leasing.look_up("odd", None)  # type: ignore[arg-type]
-    assert driver.receive() == CommitsFound(attempt="odd", commits={})
-    driver.leasing.ask("mine", driver.lease())
-    assert driver.receive() == LeaseAnswered(attempt="mine", other=None)
+def test_look_ups_are_answered_whatever_fails(driver: Driver) -> None:
+    assert driver.other("a") is None
+    driver.leasing.look_up("odd", {1: 7})  # type: ignore[dict-item]
+    driver.leasing.look_up("right", {2: "ab" * 16})
+    driver.round()
+    found = [CommitsFound(attempt=name, commits={}) for name in ("odd", "right")]
+    assert driver.received() == found
 
 
-def test_failed_store_is_not_tried_again_within_patience(driver: Driver) -> None:
-    folder = driver.folder / layout.DRIVERS
-    folder.write_text("no folder")
-    assert driver.ask("first") is None
-    folder.unlink()
-    driver.meet_another()
-    assert driver.ask("second") is None
-    assert driver.there() is None, "many that ask would each wait as long"
+def test_save_requests_of_others_are_received_once(driver: Driver) -> None:
+    other = Driver(driver.folder, "other", "h2")
+    wanted = [
+        SaveRequest(root="aa", sequences={"lr": Constant(0.1)}, ends=(at,)) for at in (5, 6, 7)
+    ]
+    other.leasing.want(wanted[:2])
+    for each in (driver, other, other, driver):
+        each.leasing.take("nothing", each.lease(stop=0))
+        each.round()
+    assert driver.received() == [SavesRequested(requests=tuple(wanted[:2]))]
+    other.leasing.want(wanted[2:])
+    assert other.rounds.is_awake
+    for each in (other, driver, driver):
+        each.round()
+    assert driver.received() == [SavesRequested(requests=tuple(wanted[2:]))]
+
+
+def test_file_of_many_save_requests_has_the_latest(driver: Driver) -> None:
+    driver.meet()
+    request = SaveRequest(root="aa", sequences={"lr": Constant(0.1)}, ends=(5,))
+    driver.leasing.want([request] * 700)
+    driver.leasing.want([request] * 700)
+    driver.round()
+    assert driver.file().requests == 1400
+    assert len(driver.leases.save_requests("h1", 0)) == MOST_LISTED
+
+
+# ------------------------------------------------------------ a store that fails
+
+
+def test_failed_store_is_not_tried_again_within_patience(
+    driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver.meet()
+    driver.files.is_away = True
+    assert driver.other("first") is None, "without leases training goes on"
+    driver.files.is_away = False
+    driver.files.requests.clear()
+    assert driver.leasing.take("second", driver.lease("c1" * 16, 10, 20)) is not None
+    driver.round()
+    assert driver.files.requests == [], "many that ask would each wait as long"
     driver.now += STORE_PATIENCE.seconds
-    driver.meet_another()
-    assert driver.ask("third") is None
-    assert driver.there() is not None
+    driver.round()
+    assert [lease.key for lease in driver.file().leases] == [KEY, "c1" * 16]
+    (warning,) = caplog.messages
+    assert warning.startswith("leases cannot be used, so that other drivers may train the same")
 
 
 def test_failed_store_is_tried_again_after_a_clock_was_set_back(driver: Driver) -> None:
-    folder = driver.folder / layout.DRIVERS
-    folder.write_text("no folder")
-    assert driver.ask("first") is None
-    folder.unlink()
+    driver.files.is_away = True
+    assert driver.other("first") is None
+    driver.files.is_away = False
     driver.now -= 3600.0
-    driver.meet_another()
-    assert driver.ask("second") is None
-    assert driver.there() is not None
+    driver.round()
+    assert [lease.key for lease in driver.file().leases] == [KEY]
 
 
-def test_saved_state_that_was_not_written_is_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = Driver(tmp_path, threads=Unrepeated())
-    driver.meet_another()
-    assert driver.ask("mine") is None
-    replace, fails = driver.files.replace, [OSError("no answer")]
-
-    def failing(path: str, content: bytes, **options: bool) -> None:
-        if fails and path == layout.lease_path(ROOT, KEY):
-            raise fails.pop()
-        replace(path, content, **options)
-
-    monkeypatch.setattr(driver.files, "replace", failing)
-    driver.leasing.saved("mine", 5, None)
-    driver.settle()
-    assert not fails
-    driver.now += STORE_PATIENCE.seconds
-    driver.meet_another()
-    driver.settle()
-    there = driver.there()
-    assert there is not None
-    assert there.saved == (5,)
+def test_first_lease_is_taken_while_the_store_is_away(driver: Driver) -> None:
+    driver.files.is_away = True
+    assert driver.leasing.take("a", driver.lease()) == LeaseAnswered(attempt="a", other=None)
     driver.leasing.close()
 
 
-def test_jobs_about_the_same_key_are_done_in_turn() -> None:
-    threads, gate = LeaseThreads(), threading.Event()
-    done: list[str] = []
-
-    def wait() -> None:
-        gate.wait(PATIENCE)
-        done.append("first")
-
-    first = threads.do("key", wait)
-    second = threads.do("key", lambda: done.append("second"), is_question=False)
-    threads.do("other", lambda: done.append("other")).result(PATIENCE)
-    before = list(done)
-    gate.set()
-    threads.settle()
-    assert before == ["other"]
-    assert done == ["other", "first", "second"]
-    assert first.done()
-    assert second.done()
-    threads.close()
-
-
-def test_start_makes_no_request_of_a_store_that_just_failed(driver: Driver) -> None:
-    driver.meet_another()
-    assert driver.ask("before") is None
-    driver.settle()
-    folder = driver.folder / layout.lease_folder(ROOT)
-    aside = driver.folder / "aside"
-    folder.rename(aside)
-    folder.write_text("no folder")
-    assert driver.ask("first", driver.lease("bb" * 16)) is None
-    driver.settle()
-    folder.unlink()
-    aside.rename(folder)
-    driver.files.requests.clear()
-    assert driver.ask("second", driver.lease("cc" * 16)) is None
-    assert driver.files.requests == []
+def test_round_that_fails_in_any_way_is_made_again(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.meet(driver.lease("dd" * 16, 0, 80))
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.files, "read", lambda *arguments: 1 / 0)
+        assert driver.other("inside", driver.lease(KEY, 6, 60)) is not None, "as read before"
     driver.now += STORE_PATIENCE.seconds
-    assert driver.ask("third", driver.lease("dd" * 16)) is None
-    assert driver.leases.read(ROOT, ["dd" * 16])[0] is not None
+    driver.meet()
+    assert driver.other("again", driver.lease(KEY, 6, 60)) is None
 
 
-def test_many_save_requests_leave_two_files(driver: Driver) -> None:
-    driver.meet_another()
-    assert driver.ask("mine") is None
-    request = SaveRequest(sequences={"lr": Constant(0.1)}, ends=(5,))
-    for _ in range(5):
-        driver.leasing.want(ROOT, [request] * 700)
-        driver.settle()
-    files = driver.files.entries(layout.save_request_folder(ROOT))
-    names = sorted(entry.path.rpartition("-")[2] for entry in files)
-    assert names == ["3", "4"]
-    assert len(list(driver.leases.save_requests(ROOT, {}))) == 1400
+# ------------------------------------------------------------ the thread, and the store's clock
+
+
+def test_thread_makes_rounds_until_it_is_stopped() -> None:
+    rounds: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    thread = LeaseThread()
+
+    def work(is_due: bool) -> float:
+        rounds.put(is_due)
+        return 0.0 if is_due else 1000.0
+
+    thread.repeat(work)
+    assert [rounds.get(timeout=PATIENCE) for _ in range(3)] == [True] * 3
+    thread.stop()
+    count = rounds.qsize()
+    thread.wake()
+    assert rounds.qsize() == count
+
+
+def test_thread_that_is_woken_makes_a_round_that_is_not_due() -> None:
+    rounds: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    thread = LeaseThread()
+
+    def work(is_due: bool) -> float:
+        rounds.put(is_due)
+        return 1000.0
+
+    thread.repeat(work)
+    while not rounds.get(timeout=PATIENCE):
+        pass
+    thread.wake()
+    assert rounds.get(timeout=PATIENCE) is False
+    thread.stop()
 
 
 NINE_MINUTES = 540.0
 
 
-def by_store_clock(folder: Path, study: str) -> Driver:
-    """Return a driver that goes by its own clock, as drivers of users do."""
-    driver = Driver(folder, study)
-    driver.leasing.close()
-    store = CheckpointStore(str(folder))
-    driver.leasing = Leasing(store, study, driver.inbox.put)
-    return driver
+class RealDriver:
+    """A driver that goes by the store's clock and has a thread, as drivers of users do."""
+
+    def __init__(self, folder: Path, study: str) -> None:
+        self.inbox: queue.SimpleQueue[LeaseMessage] = queue.SimpleQueue()
+        self.leasing = Leasing(CheckpointStore(str(folder)), study, self.inbox.put)
+        self.leases = Leases(LocalFiles(folder))
+
+    def other(self, attempt: str) -> Lease | None:
+        lease = self.leasing.lease(
+            key=KEY, first=FIRST, sequences={"lr": Constant(0.1)}, start=0, stop=10
+        )
+        answer: LeaseMessage | None = self.leasing.take(attempt, lease)
+        if answer is None:
+            self.leasing.ask(attempt, lease)
+            answer = self.inbox.get(timeout=PATIENCE)
+        assert isinstance(answer, LeaseAnswered)
+        return answer.other
 
 
 @pytest.mark.parametrize("skew", [-NINE_MINUTES, NINE_MINUTES])
 def test_lease_is_seen_by_a_driver_whose_clock_is_wrong(
     skew: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = by_store_clock(tmp_path, "first")
-    assert first.ask("a") is None
+    first = RealDriver(tmp_path, "first")
+    assert first.other("a") is None
     real = time.time
     monkeypatch.setattr("time.time", lambda: real() + skew)
-    second = by_store_clock(tmp_path, "second")
-    other = second.ask("b")
+    second = RealDriver(tmp_path, "second")
+    other = second.other("b")
     second.leasing.close()
     first.leasing.close()
     assert other is not None
@@ -768,12 +680,13 @@ def test_lease_is_seen_by_a_driver_whose_clock_is_wrong(
 def test_lease_lasts_when_the_clock_is_set_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = (by_store_clock(tmp_path, study) for study in ("first", "second"))
-    assert first.ask("a") is None
+    first, second = (RealDriver(tmp_path, study) for study in ("first", "second"))
+    assert first.other("a") is None
     taken = first.leases.drivers([first.leasing.holder])[0]
     real = time.time
     monkeypatch.setattr("time.time", lambda: real() - NINE_MINUTES - 120)
-    other = second.ask("b")
+    other = second.other("b")
+    wait_until(lambda: first.leases.drivers([first.leasing.holder])[0].sees != ())
     renewed = first.leases.drivers([first.leasing.holder])[0]
     second.leasing.close()
     first.leasing.close()

@@ -22,7 +22,7 @@ from distributed import Client
 
 import dasktune as dt
 from dasktune.driver import leases as leasing
-from dasktune.driver.lease_threads import PATIENCE as LEASE_PATIENCE
+from dasktune.driver.leases import PATIENCE as LEASE_PATIENCE
 from dasktune.engine.timeouts import DATABASE_SILENT_SECONDS, DRAIN_SECONDS, STORE_SECONDS
 from dasktune.errors import StorageError
 from dasktune.sequences import Constant, Piecewise

@@ -10,15 +10,16 @@ from hypothesis import given
 
 from dasktune.driver.lease_messages import LeaseAnswered, SavesRequested
 from dasktune.driver.leases import Leasing
+from dasktune.driver.other_leases import Heeded
 from dasktune.driver.recorder import Recorder
-from dasktune.driver.shared_stages import RequestedSaves, SharedStages
+from dasktune.driver.shared_stages import MergedPaths, SharedStages
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import RunStage, SavePoint, WorkerJoined
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.graph.view import RunView
 from dasktune.sequences import Constant, MultiStep, Piecewise, Sequence
-from dasktune.storage.leases import SaveRequest
+from dasktune.storage.leases import Lease, SaveRequest
 from dasktune.types import Sequences, Step
 
 HORIZON = 12
@@ -45,10 +46,10 @@ def test_states_are_requested_at_ends_and_last_branches(
     others: list[tuple[Sequence, set[int]]], mine: Sequence, start: int, length: int
 ) -> None:
     stop = min(HORIZON, start + length)
-    requested = RequestedSaves()
+    requested = MergedPaths()
     for path, ends in others:
         requested.add("a1", {"lr": path}, ends)
-    found = requested.on_way("a1", {"lr": mine}, start, stop)
+    found = [step for step in requested.steps("a1", {"lr": mine}, stop) if start < step < stop]
     ends_on_way = {
         end for path, ends in others for end in ends if end <= shared(path, mine) and end < stop
     }
@@ -60,30 +61,32 @@ def test_states_are_requested_at_ends_and_last_branches(
     assert list(found) == sorted(found)
 
 
-def test_on_way_ignores_other_roots_sequences_and_past_steps() -> None:
-    requested = RequestedSaves()
+def test_paths_of_other_roots_and_names_are_left_out() -> None:
+    requested = MergedPaths()
     requested.add("a1", {"lr": Constant(0.5)}, [3])
-    assert requested.on_way("a1", {"lr": Constant(0.5)}, 0, 9) == (3,)
-    assert requested.on_way("b2", {"lr": Constant(0.5)}, 0, 9) == ()
-    assert requested.on_way("a1", {"rate": Constant(0.5)}, 0, 9) == ()
-    assert requested.on_way("a1", {"lr": Constant(0.5)}, 3, 9) == ()
+    assert requested.steps("a1", {"lr": Constant(0.5)}, 9) == [3]
+    assert requested.steps("b2", {"lr": Constant(0.5)}, 9) == []
+    assert requested.steps("a1", {"rate": Constant(0.5)}, 9) == []
 
 
 class GrantedLeases:
     """The leases of a driver that is given each at once."""
 
+    def take(self, attempt: str, lease: Lease, heeded: Heeded) -> LeaseAnswered:
+        return LeaseAnswered(attempt=attempt, other=None)
+
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *arguments, **options: None
 
 
-class CountedSaves(RequestedSaves):
+class CountedSaves(MergedPaths):
     """Requested saves, which counts how many stages are compared with them."""
 
     compared = 0
 
-    def on_way(self, root: str, sequences: Sequences, start: Step, stop: Step) -> tuple[Step, ...]:
+    def steps(self, root: str, sequences: Sequences, stop: Step) -> list[Step]:
         self.compared += 1
-        return super().on_way(root, sequences, start, stop)
+        return super().steps(root, sequences, stop)
 
 
 def test_request_is_compared_with_the_stages_on_its_path_only() -> None:
@@ -100,12 +103,11 @@ def test_request_is_compared_with_the_stages_on_its_path_only() -> None:
         for order in dispatcher.handle(WorkerJoined(worker=f"w{number}"), 0.0):
             assert isinstance(order, RunStage)
             sharing.start(order)
-            sharing.receive(LeaseAnswered(attempt=order.attempt, other=None))
     requested = sharing._requested = CountedSaves()
 
     def asked(sequence: Sequence, end: Step) -> list[tuple[object, Step]]:
-        request = SaveRequest(sequences={"lr": sequence}, ends=(end,))
-        following = sharing.receive(SavesRequested(paths=((root, request),)))
+        request = SaveRequest(root=root, sequences={"lr": sequence}, ends=(end,))
+        following = sharing.receive(SavesRequested(requests=(request,)))
         saves = [save for save in following if isinstance(save, SavePoint)]
         assert len(saves) == len(following)
         orders = [sharing._running[save.attempt] for save in saves]

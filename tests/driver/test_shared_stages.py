@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import queue
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,15 +13,13 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.driver.lease_messages import LeaseAnswered, LeaseMessage
-from dasktune.driver.leases import Leasing
+from dasktune.driver import other_leases
 from dasktune.engine.timeouts import Waits
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, Exponential, Linear, MultiStep, Sequence
 from dasktune.storage import layout
-from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.files.objects import open_files
-from dasktune.storage.leases import HeldLeases, HeldLeasesCodec, Lease, Leases
+from dasktune.storage.leases import HeldLeases, Lease, Leases
 from tests.toy_trainers import Adding
 
 STEPS = 12
@@ -36,19 +33,13 @@ LIST_ANEW = dt.Timeouts(waits=Waits(listing_seconds=0.0))
 
 
 class Store:
-    """A store with studies, another driver, and files that others have left there."""
+    """A store with studies, and files that others have left there."""
 
     def __init__(self, folder: Path, client: Client) -> None:
         self.folder, self.client = folder, client
         self.files = open_files(str(folder / "store"))
         self.leases = Leases(self.files)
         self.studies: dict[str, dt.Study] = {}
-        # Without another driver no lease would be looked at.
-        store, answers = CheckpointStore(str(folder / "store")), queue.SimpleQueue[LeaseMessage]()
-        self.other = Leasing(store, "busy elsewhere", answers.put)
-        elsewhere = self.other.lease(key="ee" * 16, root="ef" * 16, sequences={}, start=0, stop=9)
-        self.other.ask("elsewhere", elsewhere)
-        assert answers.get(timeout=60) == LeaseAnswered(attempt="elsewhere", other=None)
 
     def study(self, name: str) -> dt.Study:
         if name not in self.studies:
@@ -69,19 +60,26 @@ class Store:
 
     def lease(self, stop: int, **more: Any) -> Lease:
         """Return another driver's lease on the first steps of the usual trial."""
-        root = self.study("mine").plan.root_key
         lease = Lease(
-            key=self.key_at(1),
-            root=root,
-            study="other",
             holder="h2",
-            sequences={"lr": RATE.to_json()},
+            key=self.key_at(1),
+            first=self.key_at(1),
+            sequences={"lr": RATE},
             start=0,
             stop=stop,
             step=max(more.get("saved", (0,))),
-            expires=time.time() + 300,
         )
         return replace(lease, **more)
+
+    def hold(self, *leases: Lease, seconds: float = 300.0, **altered: Any) -> None:
+        """Write the file of another driver, whose first line a stranger may have altered."""
+        expires, path = time.time() + seconds, layout.driver_path("h2")
+        self.leases.hold(HeldLeases(holder="h2", study="other", expires=expires, leases=leases))
+        content = self.files.read("", [path])[0]
+        assert content is not None
+        head, _, lines = content.tobytes().partition(b"\n")
+        text = json.dumps({**json.loads(head + b"]}"), **altered}).encode()
+        self.files.replace(path, text.removesuffix(b"]}") + b"\n" + lines)
 
     def key_at(self, step: int) -> str:
         root = self.study("mine").plan.root_key
@@ -89,67 +87,54 @@ class Store:
 
 
 @pytest.fixture
-def store(tmp_path: Path, two_threads: Client) -> Iterator[Store]:
+def store(tmp_path: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.setattr(other_leases, "LEASE_MEET_SECONDS", 0.0)  # the other driver is a file
     made = Store(tmp_path, two_threads)
     yield made
-    made.other.close()
     for study in made.studies.values():
         study.close()
 
 
-def test_a_part_of_a_dead_drivers_lease_is_waited_for_once(store: Store) -> None:
+def test_lease_of_a_dead_driver_is_not_waited_for(store: Store) -> None:
     store.run("first", 8)
-    whole = store.lease(20, saved=(8,), expires=time.time() - 1)
-    store.leases.write(whole)
-    store.leases.write(whole.part(store.key_at(9)))
+    store.hold(store.lease(20, saved=(8,)), seconds=-1.0)
     assert store.run("mine")["steps_executed"] == STEPS - 8
 
 
 def test_a_driver_that_is_past_what_is_wanted_is_not_waited_for(store: Store) -> None:
-    store.leases.write(store.lease(100, saved=(50,)))
+    store.hold(store.lease(100, saved=(50,)))
     found = store.run("mine")
     assert (found["steps_executed"], found["steps_repeated"]) == (STEPS, STEPS)
 
 
 HOSTILE_LEASES: list[Mapping[str, Any]] = [
-    {"expires": 1e300},
-    {"expires": float("inf")},
-    {"expires": 10**400},
-    {"root": "../.."},
-    {"root": "ab12"},
-    {"key": "b1" * 16},
-    {"sequences": 5, "saved": [3], "expires": 1.0, "step": 9},
-    {"sequences": {"lr": {"family": "Piecewise", "values": 5, "boundaries": 7}}, "saved": [3]},
-    {"saved": [10**12]},
+    {"first": "../.."},
+    {"first": "ab12"},
+    {"sequences": {}, "saved": (3,)},
+    {"sequences": {"lr": RATE[:1]}, "saved": (50,)},
+    {"saved": (10**12,)},
 ]
 
 
-@pytest.mark.parametrize("altered", HOSTILE_LEASES, ids=" ".join)
+@pytest.mark.parametrize("altered", HOSTILE_LEASES, ids=str)
 def test_forged_lease_does_not_delay_a_study(store: Store, altered: Mapping[str, Any]) -> None:
-    lease = store.lease(STEPS)
-    content = json.dumps({**json.loads(lease.to_bytes()), **altered})
-    store.files.replace(layout.lease_path(lease.root, lease.key), content.encode())
+    store.hold(store.lease(STEPS, **altered))
     assert store.run("mine")["steps_executed"] == STEPS
 
 
 HOSTILE_DRIVERS: Mapping[str, Mapping[str, Any]] = {
     "no object": {"format": "other"},
-    "no leases": {"leases": None},
-    "lease of nothing": {"leases": [None, 5, {}, "x"]},
     "distant end": {"expires": 1e300},
     "no end": {"expires": float("nan")},
     "other name": {"holder": "../../etc/passwd"},
     "odd name": {"sees": [5]},
+    "odd requests": {"requests": [1]},
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE_DRIVERS)
 def test_forged_driver_does_not_delay_a_study(store: Store, name: str) -> None:
-    lease = replace(store.lease(100), holder="stranger", key="b1" * 16)
-    expires = time.time() + 60
-    held = HeldLeases(holder="stranger", study="other", expires=expires, leases=(lease,))
-    content = json.dumps({**json.loads(HeldLeasesCodec().encode(held)), **HOSTILE_DRIVERS[name]})
-    store.files.replace(layout.driver_path("stranger"), content.encode())
+    store.hold(store.lease(100), **HOSTILE_DRIVERS[name])
     assert store.run("mine")["steps_executed"] == STEPS
 
 
@@ -170,12 +155,13 @@ HOSTILE_WISHES: Mapping[str, list[tuple[Sequence, list[int]]]] = {
 
 @pytest.mark.parametrize("name", HOSTILE_WISHES)
 def test_forged_save_request_does_not_delay_a_study(store: Store, name: str) -> None:
-    document = [
-        {"sequences": {"lr": rate.to_json()}, "ends": ends} for rate, ends in HOSTILE_WISHES[name]
+    root, paths = store.study("mine").plan.root_key, HOSTILE_WISHES[name]
+    requests = [
+        {"root": root, "sequences": {"lr": rate.to_json()}, "ends": ends} for rate, ends in paths
     ]
-    root = store.study("mine").plan.root_key
-    path = f"{layout.save_request_folder(root)}/stranger-0"
-    store.files.replace(path, json.dumps(document).encode())
+    content = json.dumps({"total": len(paths), "requests": requests}).encode()
+    store.files.replace(layout.save_request_path("h2"), content)
+    store.hold(requests=len(paths))
     assert store.run("mine")["steps_executed"] == STEPS
 
 

@@ -73,15 +73,15 @@ PLANTED = (
     ),
     Planted(
         name="the held lease of another driver is ignored",
-        path="dasktune/storage/leases.py",
-        before="if other.is_held(now) or (is_news and (other.saved or other.step > other.start)):",
-        after="if is_news and (other.saved or other.step > other.start):",
+        path="dasktune/driver/other_leases.py",
+        before="return in_the_way(lease, chain(running, self._ended.values()), heeded)",
+        after="return in_the_way(lease, self._ended.values(), heeded)",
     ),
     Planted(
-        name="a lease that was lost to another driver is renewed",
-        path="dasktune/driver/own_leases.py",
-        before="each.is_lost = self._is_lost(each)",
-        after="each.is_lost = False",
+        name="a lease is granted before the other driver lists all of its own",
+        path="dasktune/driver/leases.py",
+        before="if self._others.may_answer(self._clock()) or self._is_away():",
+        after="if True:",
     ),
     Planted(
         name="the digest of a state is not checked",

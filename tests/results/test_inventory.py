@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Batch
 from dasktune.storage.database.schema import CheckpointRow
-from dasktune.storage.leases import Lease, Leases
+from dasktune.storage.leases import HeldLeases, Lease, Leases
 from dasktune.study.study import Study
 from tests.storage.noting_store import NotingStore
 
@@ -254,19 +255,21 @@ def test_inventory_missing_checkpoints_are_counted(lab: Lab) -> None:
 def test_inventory_has_open_leases_only(
     skew: float, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = time.time()
-    leases, root = Leases(lab.store.files), "aa" * 16
+    now, leases = time.time(), Leases(lab.store.files)
 
-    def lease(key: str, **changes: Any) -> Lease:
-        fields: dict[str, Any] = {"study": "one", "holder": "run-1", "sequences": {}, "step": 0}
-        fields |= {"start": 0, "stop": 8, "expires": now + 60, **changes}
-        return Lease(key=key, root=root, **fields)
+    def hold(holder: str, expires: float, **changes: Any) -> Lease:
+        lease = Lease(
+            holder=holder, key="aa01", first="aa01", sequences={}, start=0, stop=8, step=0
+        )
+        own = replace(lease, **changes)
+        leases.hold(HeldLeases(holder=holder, study="one", expires=expires, leases=(own,)))
+        return own
 
-    held = lease("aa01")
-    for one in (held, lease("aa02", expires=now - 1), lease("aa03", is_done=True)):
-        leases.take(one, now)
-    leases.write(lease("aa04", of="aa01"))
-    (lab.folder / "leases" / root / "aa05").write_bytes(b"not a lease")
+    held = hold("run-1", now + 60)
+    hold("run-2", now - 1)
+    hold("run-3", now + 60, is_done=True)
+    hold("run-4", now + 60, is_asked=True)
+    (lab.folder / "drivers" / "run-5").write_bytes(b"no driver")
     monkeypatch.setattr(time, "time", lambda: now + skew)
     assert take_inventory(lab.store, None).leases == (held,), "the store's clock decides"
 

@@ -162,7 +162,7 @@ def test_nothing_lies_or_happened_elsewhere(here: Path) -> None:
             "checkpoints",
             "classes",
             "dasktune",
-            "leases",
+            "drivers",
             "probes",
             "report",
             "wishes",

@@ -49,11 +49,6 @@ def test_path_of_a_checkpoint_is_parsed(path: str, file: CheckpointFile | None) 
         lambda name: layout.attempt_folder(name, ATTEMPT),
         lambda name: layout.attempt_folder(KEY, name),
         lambda name: layout.state_folder(KEY, name, 1),
-        layout.lease_folder,
-        lambda name: layout.lease_path(name, KEY),
-        lambda name: layout.lease_path(KEY, name),
-        layout.save_request_folder,
-        lambda name: layout.save_request_path(name, "h", 1),
         layout.verdict_folder,
         lambda name: layout.verdict_path(name, "cpu"),
         lambda name: layout.verdict_path(KEY, name),
@@ -70,8 +65,7 @@ def test_name_that_leads_elsewhere_is_refused(path: Callable[[str], str], name: 
 def test_names_of_all_lengths_are_paths(name: str) -> None:
     assert layout.key_folder(name) == f"checkpoints/{name[:2]}/{name}"
     assert layout.verdict_path(name, name) == f"{layout.VERDICTS}/{name}/{name}"
-    assert layout.lease_path(name, name) == f"{layout.LEASES}/{name}/{name}"
-    assert layout.save_request_path(name, "h1", 4) == f"{layout.SAVE_REQUESTS}/{name}/h1-4"
+    assert layout.save_request_path(name) == f"{layout.SAVE_REQUESTS}/{name}"
     assert layout.probe_folder(name) == f"{layout.PROBES}/{name}"
 
 

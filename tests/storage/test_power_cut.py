@@ -19,7 +19,7 @@ from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import EventRow, TrialRow, VerdictRow
 from dasktune.storage.files.local import LocalFiles
-from dasktune.storage.leases import Lease, Leases
+from dasktune.storage.leases import HeldLeases, Lease, Leases
 from dasktune.storage.verdicts import Verdicts
 from dasktune.study.export import write_state
 from tests.storage.power_cut import Disk, Image, restore
@@ -203,21 +203,21 @@ def test_checkpoints_are_whole_or_absent_after_power_cuts(
 def test_leases_are_whole_or_absent_after_power_cuts(
     disk_folder: Path, images: Callable[[Disk], Iterator[Path]]
 ) -> None:
-    lease = Lease(
-        key="ab01", root="aa", study="s", holder="h", sequences={}, start=0, stop=9, step=0,
-        expires=100.0,
-    )  # fmt: skip
+    lease = Lease(holder="h", key="ab01", first="aa01", sequences={}, start=0, stop=9, step=0)
+    held = HeldLeases(holder="h", study="s", expires=100.0, leases=(lease,))
     disk = Disk(disk_folder)
 
     def check(folder: Path) -> None:
-        there = Leases(LocalFiles(folder / "store")).read("aa", ["ab01"])[0]
-        assert there is None or (there.holder, there.stop, there.step in (0, 5)) == ("h", 9, True)
+        leases = Leases(LocalFiles(folder / "store"))
+        there = leases.drivers(["h"])
+        assert len(there) == len(leases.holders()), "what is there can be read"
+        assert there in ([], [held], [replace(held, expires=200.0)])
 
     with after_each_operation(disk, check, images):
         leases = Leases(LocalFiles(disk_folder / "store"))
-        assert leases.take(lease, 0.0) is None
-        leases.write(replace(lease, step=5))
-        leases.remove([layout.lease_path("aa", "ab01")])
+        leases.hold(held)
+        leases.hold(replace(held, expires=200.0))
+        leases.leave("h")
 
 
 def verdict(found: float, text: str) -> VerdictRow:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from dasktune.driver.attempts import AttemptLost, Attempts, Following
 from dasktune.driver.history import History
+from dasktune.driver.lease_messages import LeaseAnswered
 from dasktune.driver.leases import Leasing
 from dasktune.driver.orders import PendingOrders
+from dasktune.driver.other_leases import Heeded, OtherLeases
 from dasktune.driver.recorder import Recorder
 from dasktune.driver.retention.evict import Evictor
 from dasktune.driver.reuse import KnownStates
@@ -38,7 +41,7 @@ from dasktune.graph.policies.numeric_classes import NumericClasses
 from dasktune.graph.policies.paused_workers import PausedWorkers
 from dasktune.graph.policies.several_workers import SeveralWorkers
 from dasktune.graph.policies.shared_devices import SharedDevices
-from dasktune.storage.leases import Lease
+from dasktune.storage.leases import HeldLeases, Lease
 from dasktune.worker.messages import StageMessage, StageProgress
 from tests.torture.parts import Parts
 
@@ -229,8 +232,9 @@ class EvictsUnwritten(Evictor):
 
 
 class LooksAtNoLease(Leasing):
-    def _take_beside_others(self, *arguments: Any) -> tuple[Lease | None, bool]:
-        return None, False
+    def _decide(self, attempt: str, lease: Lease, heeded: Heeded) -> LeaseAnswered | None:
+        self._others = OtherLeases(self.holder, self.study)
+        return super()._decide(attempt, lease, heeded)
 
 
 def _replace(part: object, **methods: Any) -> None:
@@ -246,16 +250,13 @@ def all_but(policy: type[Policy]) -> list[type[Policy]]:
 class ListsNoRanges(Leasing):
     """Writes a heartbeat that names no range of steps."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        write = self._own._object
-        _replace(self._own, _object=lambda expires, _, sees: write(expires, (), sees))
+    def _file(self, expires: float) -> HeldLeases:
+        return replace(super()._file(expires), leases=())
 
 
 class RenewsNothing(Leasing):
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        _replace(self._upkeep, _renew=lambda: None)
+    def _must_write(self, held: HeldLeases, now: float) -> bool:
+        return not self._written.expires or bool(self._asked)
 
 
 class MeetsNobody(Leasing):
@@ -263,19 +264,20 @@ class MeetsNobody(Leasing):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        _replace(self._own, meet_others=lambda: None)
+        _replace(self._others, may_answer=lambda now: True)
 
 
-class SendsSecondStageFirst(SharedStages):
-    """Sends a stage without the answer of the stage before it."""
+class AnswersBoth(Leasing):
+    """Does not announce what it asks for: of two drivers that ask at once, both get the lease."""
 
-    def _settle(self, order: Any, other: Lease | None) -> Any:
-        return self._decide(order, other)
+    def _file(self, expires: float) -> HeldLeases:
+        held = super()._file(expires)
+        return replace(held, leases=tuple(each for each in held.leases if not each.is_asked))
 
 
 class HearsOfNoEnd(SharedStages):
-    def _changed(self, attempt: str, lease: Lease | None) -> None:
-        if lease is not None and not lease.is_done:
+    def _changed(self, attempt: str, lease: Lease) -> None:
+        if not lease.is_done:
             super()._changed(attempt, lease)
 
 
@@ -308,7 +310,7 @@ class ForgetsDeparted(Leasing):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        _replace(self._own, around_departed=lambda lease, heeded: None)
+        _replace(self._others, _remember=lambda ended: None)
 
 
 class BelievesOmitted(Dispatcher):
@@ -469,7 +471,7 @@ BUGS: dict[str, Parts] = {
         Parts(bug="heartbeat-without-ranges", leasing=ListsNoRanges),
         Parts(bug="nothing-renewed", leasing=RenewsNothing),
         Parts(bug="nobody-met", leasing=MeetsNobody),
-        Parts(bug="second-stage-first", sharing=SendsSecondStageFirst),
+        Parts(bug="asked-leases-unannounced", leasing=AnswersBoth),
         Parts(bug="no-end-received", sharing=HearsOfNoEnd),
         Parts(bug="own-steps-counted-only", sharing=CountsOwnStepsOnly),
         Parts(bug="missed-states-awaited", sharing=AwaitsMissedStates),

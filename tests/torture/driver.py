@@ -149,7 +149,7 @@ class Driver:
             clock=study.clock,
         )
         self._orders = world.parts.orders(self.recorder, FLUSH_SECONDS)
-        self.turns = Turns(lambda: study.now)
+        self.turns = Turns()
         self.own_files = FailingFiles(world.store.files, self.turns.before_request)
         self._lookups = CheckpointStore("memory://torture", files=self.own_files)
         self.attempts = world.parts.attempts(self.engine.view, self.recorder)
@@ -170,7 +170,7 @@ class Driver:
             clock=self.study.clock,
             waits=WAITS,
             files=self.own_files,
-            threads=self.turns,
+            rounds=self.turns,
             holder=self._run,
         )
 
@@ -251,8 +251,8 @@ class Driver:
     @property
     def held_leases(self) -> list[str]:
         """The keys of the leases that the driver holds."""
-        held = {} if self.leasing is None else self.leasing._own._held
-        return [each.lease.key for each in held.values()]
+        held = {} if self.leasing is None else self.leasing._held
+        return [lease.key for lease in held.values()]
 
     @property
     def is_done(self) -> bool:

@@ -18,7 +18,7 @@ from tests.torture.scenario import Scenario
 QUIET = (
     "driver.attempts",
     "driver.recorder",
-    "driver.lease_threads",
+    "driver.leases",
     "driver.look_ups",
     "driver.shared_stages",
     "driver.retention.evict",
