@@ -218,16 +218,20 @@ def _leases(store: CheckpointStore) -> list[Lease]:
     """Return the leases of the steps that are in training now.
 
     The clock of the store decides, as it does for drivers. It is asked by a file that is written,
-    and so only if there are drivers.
+    and so only if there are such leases, of drivers that may have died.
     """
     try:
         leases = Leases(store.files)
-        drivers = leases.drivers(leases.holders())
-        now = store_clock(store.files)() if drivers else 0.0
+        listed = [
+            (driver, lease)
+            for driver in leases.drivers(leases.holders())
+            for lease in driver.leases
+            if not (lease.is_done or lease.is_asked)
+        ]
+        now = store_clock(store.files)() if listed else 0.0
     except OSError as error:
         raise StorageError(f"cannot read leases from {store.url}: {error}") from error
-    listed = (lease for driver in drivers if driver.is_live(now) for lease in driver.leases)
-    return [lease for lease in listed if not (lease.is_done or lease.is_asked)]
+    return [lease for driver, lease in listed if driver.is_live(now)]
 
 
 # ------------------------------------------------------------- the trials that use states
