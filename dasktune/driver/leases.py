@@ -171,7 +171,7 @@ class Leasing:
         self._asked: dict[str, tuple[Lease, Heeded]] = {}
         self._ended: deque[tuple[float, Lease]] = deque(maxlen=MOST_LISTED)
         self._watched: dict[str, Lease] = {}
-        self._looked_up: dict[str, Mapping[Step, str]] = {}
+        self._questions: list[tuple[str, Mapping[Step, str]]] = []
         self._requests: deque[SaveRequest] = deque(maxlen=MOST_LISTED)
         self._requests_made = self._requests_written = 0
         self._others = OtherLeases(self.holder, study)
@@ -279,7 +279,6 @@ class Leasing:
                 return
             if lease.step > lease.start:
                 self._ended.append((self._clock(), lease.ended()))
-        self._show()
 
     def watch(self, attempt: str, other: Lease) -> None:
         """Watch the lease of another driver; every change is a message."""
@@ -294,7 +293,7 @@ class Leasing:
     def look_up(self, attempt: str, keys: Mapping[Step, str]) -> None:
         """Ask for the commits of keys by step; the answer is a message."""
         with self._lock:
-            self._looked_up[attempt] = keys
+            self._questions.append((attempt, keys))
         self._rounds.wake()
 
     def want(self, requests: Iterable[SaveRequest]) -> None:
@@ -337,8 +336,8 @@ class Leasing:
             asked = [*self._asked]
         self._safely(partial(self._exchange, began, is_due))
         self._answer(asked)
-        self._compare_watched()
         self._answer_look_ups()
+        self._compare_watched()
         least, longest = LEASE_POLL_SECONDS
         if self._asked or {each.holder for each in self._others.live} != {*self._written.sees}:
             return least  # others wait to be seen
@@ -432,20 +431,21 @@ class Leasing:
 
     def _answer_look_ups(self) -> None:
         with self._lock:
-            questions, self._looked_up = self._looked_up, {}
-        keys = {key for question in questions.values() for key in question.values()}
+            questions, self._questions = self._questions, []
+        keys = {key for _, question in questions for key in question.values()}
         commits: dict[str, Commit] = {}
         if keys:
             self._safely(lambda: commits.update(self._store.commits(sorted(keys))))
-        for attempt, question in questions.items():
+        for attempt, question in questions:
             there = {step: commits[key] for step, key in question.items() if key in commits}
             self._put(CommitsFound(attempt=attempt, commits=there))
 
     def _leave(self) -> None:
         last = self._file(self._clock())
-        self._leases.leave(self.holder)
         if last.leases:
             self._leases.hold(replace(last, sees=()))
+        else:
+            self._leases.leave(self.holder)
 
     def _safely(self, work: Callable[[], None]) -> None:
         """Do a job unless the store has just failed; log its first failure, and ignore all."""

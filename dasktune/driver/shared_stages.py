@@ -92,11 +92,12 @@ class NoSharing:
 
 @dataclass(slots=True)
 class _Wait:
-    """A stage that another driver trains, and the steps whose states were found."""
+    """A stage that another driver trains: the steps whose states were found, and open look-ups."""
 
     order: RunStage
     lease: Lease
     steps: set[Step] = field(default_factory=set)
+    unanswered: int = 0
 
 
 @dataclass(slots=True)
@@ -305,6 +306,7 @@ class SharedStages:
         there = (waiting.lease.start, *saved, order.stop)
         steps = {step for step in there if order.start < step <= order.stop}
         keys = {step: order.node.key_at(step) for step in sorted(steps - waiting.steps)}
+        waiting.unanswered += 1
         self._leasing.look_up(attempt, keys)
 
     def _looked_up(self, attempt: str, commits: Mapping[Step, Commit]) -> list[Following]:
@@ -315,6 +317,7 @@ class SharedStages:
             return []
         order, lease = waiting.order, waiting.lease
         self._note_trained(order, lease)
+        waiting.unanswered -= 1
         waiting.steps.update(commits)
         following: list[Following] = []
         for step in sorted(commits):
@@ -323,8 +326,9 @@ class SharedStages:
             following.append(Progress(attempt=attempt, step=step))
             following.append(Found(node=order.node, step=step, reports=commit.reports))
         shared = self._shared(order, lease)
+        # Its last states may be in the answer to a later question.
+        is_over = lease.is_done and not waiting.unanswered
         # States come in the order of steps: where it has saved further on, no more will come.
-        is_over = self._leasing.is_over(lease)
         # A stage that another one begins in goes on from there: if its state is still there.
         is_ahead = lease.start > order.start
         if is_over or is_ahead or shared < max(lease.saved, default=0) or lease.misses(order.stop):

@@ -280,6 +280,7 @@ class Driver:
             clock=lambda: world.now,
             files=MemoryFiles(world.files, before),
             rounds=self.turns,
+            holder=name,
         )
         self.sharing = SharedStages(self.view, self._leasing, cast(Recorder, self))
         self.workers = {f"{name}-{at}": Worker(world) for at in range(pattern.workers)}

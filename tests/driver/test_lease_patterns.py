@@ -36,6 +36,27 @@ def check(world: World) -> None:
     assert distinct + world.reported_repeats == trained
 
 
+def test_states_saved_at_the_end_of_a_lease_are_found() -> None:
+    first = Pattern(
+        branches=(
+            Branch(leaves_at=3, gamma=0.1, until=12),
+            Branch(leaves_at=8, gamma=0.5, until=20),
+        ),
+        workers=2,
+    )
+    second = Pattern(
+        branches=(
+            Branch(leaves_at=5, gamma=0.1, until=20),
+            Branch(leaves_at=8, gamma=0.5, until=24),
+        ),
+        arrives_after=100,
+    )
+    for seed in range(25):
+        world = World([first, second], seed)
+        check(world)
+        assert world.reported_repeats <= 2, "the steps between two saved states, at most"
+
+
 @given(patterns=st.lists(patterns, min_size=2, max_size=2), seed=st.integers(0, 10**6))
 @settings(max_examples=examples(40))
 def test_what_two_drivers_train_twice_is_reported(patterns: list[Pattern], seed: int) -> None:

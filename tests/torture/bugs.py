@@ -267,14 +267,6 @@ class MeetsNobody(Leasing):
         _replace(self._others, may_answer=lambda now: True)
 
 
-class AnswersBoth(Leasing):
-    """Does not announce what it asks for: of two drivers that ask at once, both get the lease."""
-
-    def _file(self, expires: float) -> HeldLeases:
-        held = super()._file(expires)
-        return replace(held, leases=tuple(each for each in held.leases if not each.is_asked))
-
-
 class HearsOfNoEnd(SharedStages):
     def _changed(self, attempt: str, lease: Lease) -> None:
         if not lease.is_done:
@@ -471,7 +463,6 @@ BUGS: dict[str, Parts] = {
         Parts(bug="heartbeat-without-ranges", leasing=ListsNoRanges),
         Parts(bug="nothing-renewed", leasing=RenewsNothing),
         Parts(bug="nobody-met", leasing=MeetsNobody),
-        Parts(bug="asked-leases-unannounced", leasing=AnswersBoth),
         Parts(bug="no-end-received", sharing=HearsOfNoEnd),
         Parts(bug="own-steps-counted-only", sharing=CountsOwnStepsOnly),
         Parts(bug="missed-states-awaited", sharing=AwaitsMissedStates),
