@@ -12,7 +12,6 @@ from dasktune.graph.save_policy import SavePolicy
 from dasktune.needs import NO_NEEDS, Needs
 from dasktune.types import Step
 
-
 Phase = Literal["open", "stopping", "ended", "taken"]
 """Where an attempt stands.
 
@@ -38,11 +37,12 @@ class Attempt:
     earlier after it has passed there. `position` is the last step it was heard of at, `repeated`
     how many of its steps had been trained before, `kind` its worker's class. It has `begun` if its
     worker has said so. Of one that is `uprooted` it is known that the state it starts from had
-    gone: that it does not find it says nothing of one that was saved there since. `timed_steps` are its steps whose time has been learned from, `timed_seconds` that time.
-    `trainer_ended_at` is the last step that its trainer has trained if that has ended by itself.
-    `heard_at` is the time of the message that it was at `position`. One that stops so that its rest
-    is trained by another class `goes_to` that class; `reviewed` are its steps when that was last
-    looked at because of its progress, and it `knew` as many moves of speeds by then.
+    gone: that it does not find it says nothing of one that was saved there since. `timed_steps` are
+    its steps whose time has been learned from, `timed_seconds` that time. `trainer_ended_at` is the
+    last step that its trainer has trained if that has ended by itself. `heard_at` is the time of
+    the message that it was at `position`. One that stops so that its rest is trained by another
+    class `goes_to` that class; `reviewed` are its steps when that was last looked at because of its
+    progress, and it `knew` as many moves of speeds by then.
 
     A stage that several devices train has *lenders*: workers of the class of its own worker, each
     of which has left its devices to it and trains nothing else until the attempt has ended. Its
