@@ -15,9 +15,9 @@ from dasktune.types import Step
 Phase = Literal["open", "stopping", "ended", "taken"]
 """Where an attempt stands.
 
-``open``: it waits for its worker, or trains. ``stopping``: its worker was told to end it at the next
-step. ``ended``: its training is over, its last states may not be durable yet. ``taken``: another
-driver trains its steps, and what that makes is waited for.
+``open``: it waits for its worker, or trains. ``stopping``: its worker was told to end it at the
+next step. ``ended``: its training is over, its last states may not be durable yet. ``taken``:
+another driver trains its steps, and what that makes is waited for.
 """
 
 FOLLOWING: Mapping[Phase, frozenset[Phase]] = {
