@@ -84,7 +84,7 @@ def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> 
 
 
 def story(target: str, trial: int, name: str | None = None, settings: Sequence[str] = ()) -> str:
-    """Return what happened to one trial, in lines.
+    """Return the story of one trial, in lines.
 
     Parameters
     ----------

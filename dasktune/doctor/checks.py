@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from dask.utils import parse_timedelta
@@ -56,7 +56,7 @@ def settings(facts: Facts) -> Iterator[Finding]:
     is_good = True
     for name, words in SETTINGS.items():
         wanted = LOCAL_SETTINGS[f"distributed.scheduler.{name}"]
-        limit = parse_timedelta(wanted) if isinstance(wanted, str) else float(wanted)
+        limit = float(parse_timedelta(str(wanted))) if wanted else 0.0
         value = facts.scheduler.settings.get(name)
         if value is None or value > limit:
             is_good = False
@@ -197,7 +197,7 @@ def resumes(facts: Facts) -> Iterator[Finding]:
 
 # ---------------------------------------------------------------------- all checks
 
-GROUPS = {
+GROUPS: dict[str, tuple[Callable[[Facts], Iterator[Finding]], ...]] = {
     "cluster": (presence, settings, slots, ports),
     "software": (versions, trainer, resumes),
     "storage": (host_checks.store, host_checks.database, host_checks.disks),

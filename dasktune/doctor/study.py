@@ -105,8 +105,9 @@ def study_of(make: Callable[[], Study]) -> Iterator[CheckedStudy]:
 
 
 def _opened(database: Database | str) -> AbstractContextManager[Database]:
-    is_open = isinstance(database, Database)
-    return nullcontext(database) if is_open else closing(Database(database, create=False))
+    if isinstance(database, Database):
+        return nullcontext(database)
+    return closing(Database(database, create=False))
 
 
 # ------------------------------------------------------------------ its trainer on workers
@@ -120,8 +121,8 @@ async def examine_there(plan: JobPlan, dask_worker: Any = None) -> dict[str, Any
     resources = dict(dask_worker.state.total_resources)
 
     def examine() -> dict[str, Any]:
-        known = {**describe_worker(resources), **describe_sharing(resources)}
-        fields: dict[str, Any] = {"kind": known["class"], "tags": tuple(known["tags"])}  # type: ignore[arg-type]
+        known: dict[str, Any] = {**describe_worker(resources), **describe_sharing(resources)}
+        fields: dict[str, Any] = {"kind": known["class"], "tags": tuple(known["tags"])}
         fields |= {"device": known["device"], "has_mps": known["mps"]}
         try:
             trainer = open_job(plan, resources).trainer_class

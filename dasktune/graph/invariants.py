@@ -1,4 +1,4 @@
-"""What must hold of a dispatcher after each event, whatever happened before."""
+"""The rules that a dispatcher keeps after each event, whatever happened before."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ class Policy:
         return None
 
     def learned(self) -> Iterable[KeptFactor]:
-        """Return what later runs should know of models that share devices."""
+        """Return the factors that later runs should know of models that share devices."""
         return ()
 
     # ---------------------------------------- for stages that wait until enough are idle

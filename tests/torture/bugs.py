@@ -36,8 +36,8 @@ from dasktune.graph.frontier import Frontier
 from dasktune.graph.placement import Placing, Policy
 from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.graph.policies import POLICIES
-from dasktune.graph.policies.fair_share import FairShare
-from dasktune.graph.policies.numeric_classes import NumericClasses
+from dasktune.graph.policies.fair_share import OwnWorkers
+from dasktune.graph.policies.numeric_classes import OneNumericClass
 from dasktune.graph.policies.paused_workers import PausedWorkers
 from dasktune.graph.policies.several_workers import SeveralWorkers
 from dasktune.graph.policies.shared_devices import SharedDevices
@@ -379,7 +379,7 @@ class ChoosesNoClass(Dispatcher):
     """The feature removed: trials are trained on workers of any numeric class."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options, policies=all_but(NumericClasses))
+        super().__init__(*arguments, **options, policies=all_but(OneNumericClass))
 
 
 class ForgetsClass(Dispatcher):
@@ -393,7 +393,7 @@ class TakesWorkersOfOthers(Dispatcher):
     """The feature removed: a study uses all workers, whoever has them."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options, policies=all_but(FairShare))
+        super().__init__(*arguments, **options, policies=all_but(OwnWorkers))
 
 
 class LeavesLentIdle(Dispatcher):

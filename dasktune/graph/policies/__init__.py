@@ -1,4 +1,4 @@
-"""What decides besides the kernel, `dasktune.graph.placement`: each policy is a file of its own.
+"""The policies, which decide besides the kernel, `dasktune.graph.placement`: a file for each.
 
 To remove a policy: delete its file, its line here, and what shows its figures to people.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from dasktune.graph.placement import Policy
 from dasktune.graph.policies.broken_workers import BrokenWorkers
 from dasktune.graph.policies.compute_classes import ComputeClasses
-from dasktune.graph.policies.fair_share import FairShare
-from dasktune.graph.policies.numeric_classes import NumericClasses
+from dasktune.graph.policies.fair_share import OwnWorkers
+from dasktune.graph.policies.numeric_classes import OneNumericClass
 from dasktune.graph.policies.paused_workers import PausedWorkers
 from dasktune.graph.policies.several_workers import SeveralWorkers
 from dasktune.graph.policies.shared_devices import SharedDevices
@@ -17,10 +17,10 @@ from dasktune.graph.policies.shared_devices import SharedDevices
 POLICIES: tuple[type[Policy], ...] = (
     BrokenWorkers,
     PausedWorkers,
-    FairShare,
+    OwnWorkers,
     SharedDevices,
     SeveralWorkers,
-    NumericClasses,
+    OneNumericClass,
     ComputeClasses,
 )
 """All policies, in the order in which they are asked."""

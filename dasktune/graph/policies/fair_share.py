@@ -9,7 +9,7 @@ from dasktune.graph.events import Event, Lent
 from dasktune.graph.placement import Placing, Policy
 
 
-class FairShare(Policy):
+class OwnWorkers(Policy):
     """Uses the workers alone that this study has.
 
     Attributes

@@ -15,7 +15,7 @@ from dasktune.graph.plan import Node
 from dasktune.needs import NumericClass
 
 
-class NumericClasses(Policy):
+class OneNumericClass(Policy):
     """Has the class of a lineage chosen before its first stage begins.
 
     Attributes
