@@ -1,4 +1,4 @@
-"""The examples in the README run."""
+"""The examples in the README and in the tour run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.forked import run_forked
 from tests.pages import as_module, page_text, python_blocks
 
 README = page_text("README.md")
-FIRST, TUNE, SAME, ASHA, HYPERBAND, POP, SHARED = python_blocks("README.md")
+FIRST, ELSE = python_blocks("README.md")
+TUNE, SAME, ASHA, HYPERBAND, POP, SHARED = python_blocks("tour.md")
 
 
 @pytest.mark.process
@@ -36,9 +37,7 @@ def test_the_first_result_is_what_the_readme_says(tmp_path: Path) -> None:
     assert left[1] in again.stderr
 
 
-def test_the_study_file_in_the_readme_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_study_file_of_the_tour_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tune.py"
     path.write_text(TUNE)
     spec = spec_from_file_location("readme_tune", path)
@@ -56,9 +55,9 @@ def test_the_study_file_in_the_readme_trains(
 
 
 @pytest.mark.process
-def test_readme_commands_predict_record_and_replay(tmp_path: Path) -> None:
+def test_commands_of_the_tour_predict_record_and_replay(tmp_path: Path) -> None:
     (tmp_path / "tune.py").write_text(TUNE)
-    section = README.split("## A target, and a time")[1].split("\n## ")[0]
+    section = page_text("tour.md").split("## A target, and a time")[1].split("\n## ")[0]
     assert "--orders 25" in section
     section = section.replace("--orders 25", "--orders 2")
     shown = re.sub(r"\\\n\s*", "", "\n".join(re.findall(r"^    .*", section, re.MULTILINE)))
@@ -81,29 +80,35 @@ def test_readme_commands_predict_record_and_replay(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("*.svg")} == {"fan.svg", "times.svg"}
 
 
-def test_python_of_the_readme_tunes_its_study_file(
+def test_python_of_the_tour_tunes_its_study_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: Client
 ) -> None:
     monkeypatch.chdir(tmp_path)
     module = as_module("tune", TUNE, tmp_path)
     names = {**vars(module), "client": one_worker, "optuna": optuna}
-    exec(compile(SAME, "README.md", "exec"), names)
+    exec(compile(SAME, "tour.md", "exec"), names)
     assert names["s"].summary()["steps_requested"] == 6 * (60 + 90) + 30
     assert (tmp_path / "tune.html").exists()
-    exec(compile(ASHA, "README.md", "exec"), names)
+    exec(compile(ELSE, "README.md", "exec"), {**names, "study": names["s"]})
+    assert (tmp_path / "first.html").exists()
+    exec(compile(ASHA, "tour.md", "exec"), names)
     assert names["tuner"].trials == 1000
     short = HYPERBAND.replace("300, max_steps=81", "4, max_steps=4")
     short = short.replace("[...]", "[]").replace("(tuner, limits", "(tuner, client=client, limits")
-    exec(compile(short, "README.md", "exec"), names)
-    exec(compile(POP, "README.md", "exec"), names)
+    exec(compile(short, "tour.md", "exec"), names)
+    exec(compile(POP, "tour.md", "exec"), names)
     assert names["tuner"].max_steps == 100
     names["s"].close()
     local = SHARED.replace("s3://bucket", "bucket")
     local = local.replace("postgresql+psycopg://host/tuning", "tuning.db")
-    exec(compile(local, "README.md", "exec"), names)
+    exec(compile(local, "tour.md", "exec"), names)
     assert names["s"].trials == []
     names["s"].close()
     sys.modules.pop("tune")
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 160, "the tour and the promises have pages of their own"
 
 
 def test_the_picture_and_the_linked_files_are_there() -> None:

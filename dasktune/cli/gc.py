@@ -392,7 +392,7 @@ def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iter
         drivers = leases.drivers(leases.holders())
         entries = [
             entry
-            for folder in (layout.SAVE_REQUESTS, *layout.EARLIER)
+            for folder in (layout.DRIVERS, layout.SAVE_REQUESTS, *layout.EARLIER)
             for entry in store.files.entries(folder)
         ]
     except OSError as error:
@@ -401,7 +401,9 @@ def _lease_choices(store: CheckpointStore, request: Request, now: float) -> Iter
         if now - driver.expires > request.grace:
             path = layout.driver_path(driver.holder)
             yield GcChoice(goes=True, kind="lease", name=path, reason="its driver ended long ago")
-    kept = {layout.save_request_path(each.holder) for each in drivers if each.is_live(now)}
+    # A driver's file that cannot be read is of another version, or damaged.
+    kept = {layout.driver_path(each.holder) for each in drivers}
+    kept |= {layout.save_request_path(each.holder) for each in drivers if each.is_live(now)}
     oldest = now - max(request.grace, STALE_SECONDS)
     for entry in entries:
         if 0 < entry.modified < oldest and entry.path not in kept:

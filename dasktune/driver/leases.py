@@ -40,6 +40,7 @@ from dasktune.driver.lease_messages import (
 from dasktune.driver.other_leases import Heeded, OtherLeases
 from dasktune.engine.timeouts import (
     LEASE_LIMIT_SECONDS,
+    LEASE_MEET_SECONDS,
     LEASE_POLL_SECONDS,
     LEASE_STORE_SECONDS,
     STALE_SECONDS,
@@ -103,7 +104,12 @@ class LeaseThread:
             if self._is_stopped:
                 return
             is_due = time.monotonic() >= due
-            seconds = work(is_due)
+            try:
+                seconds = work(is_due)
+            # Without rounds no question would be answered: the run would wait for ever.
+            except Exception:
+                logger.exception("a round of the leases failed; the next one is tried")
+                seconds = LEASE_POLL_SECONDS[1]
             following = time.monotonic() + seconds
             due = following if is_due else min(due, following)
 
@@ -168,7 +174,8 @@ class Leasing:
         # Guards all below that two threads use; never held during a request.
         self._lock = threading.Lock()
         self._held: dict[str, Lease] = {}
-        self._asked: dict[str, tuple[Lease, Heeded]] = {}
+        self._asked: dict[str, tuple[Lease, Heeded, float]] = {}
+        """The questions, each with the time of it."""
         self._ended: deque[tuple[float, Lease]] = deque(maxlen=MOST_LISTED)
         self._watched: dict[str, Lease] = {}
         self._questions: list[tuple[str, Mapping[Step, str]]] = []
@@ -229,12 +236,12 @@ class Leasing:
         with self._lock:
             if self.is_shared and not self._is_away():
                 return None
-            return self._decide(attempt, lease, heeded)
+            return self._decide(attempt, lease, heeded, may_wait=False)
 
     def ask(self, attempt: str, lease: Lease, heeded: Heeded = ()) -> None:
         """Ask for a lease, as `take`; answers are messages, in the order of the questions."""
         with self._lock:
-            self._asked[attempt] = lease, heeded
+            self._asked[attempt] = lease, heeded, self._clock()
         self._rounds.wake()
 
     @property
@@ -368,7 +375,7 @@ class Leasing:
         with self._lock:
             oldest = self._clock() - LEASE_LIMIT_SECONDS
             ended = [lease for at, lease in self._ended if at > oldest]
-            asked = [replace(lease, is_asked=True) for lease, _ in self._asked.values()]
+            asked = [replace(lease, is_asked=True) for lease, *_ in self._asked.values()]
             return HeldLeases(
                 holder=self.holder,
                 study=self.study,
@@ -380,8 +387,8 @@ class Leasing:
 
     def _must_write(self, held: HeldLeases, now: float) -> bool:
         """Whether others wait for this driver's file, or it is time to renew it."""
-        if not 0 <= now - self._alive <= self._waits.lease_seconds:
-            return False
+        if abs(now - self._alive) > self._waits.lease_seconds:
+            return False  # the loop may be dead, or the clock was set
         is_new = replace(held, expires=self._written.expires) != self._written
         renewed = self._written.expires - self._waits.lease_seconds
         is_old = not 0 <= now - renewed < self._waits.renew_seconds
@@ -389,31 +396,41 @@ class Leasing:
 
     def _read_requests(self) -> None:
         """Read the save requests of the others that are new."""
-        requests: list[SaveRequest] = []
         for driver in self._others.live:
             seen = self._requests_seen.get(driver.holder, 0)
             if driver.requests > seen:
-                requests += self._leases.save_requests(driver.holder, seen)
+                requests = tuple(self._leases.save_requests(driver.holder, seen))
                 self._requests_seen[driver.holder] = driver.requests
-        if requests:
-            self._put(SavesRequested(requests=tuple(requests)))
+                if requests:
+                    self._put(SavesRequested(requests=requests))
 
     def _answer(self, asked: Iterable[str]) -> None:
         """Answer what was asked before the files of the others were read."""
+        now, is_away = self._clock(), self._is_away()
         with self._lock:
-            if self._others.may_answer(self._clock()) or self._is_away():
+            if self._others.may_answer(now) or is_away:
                 for attempt in asked:
-                    answer = self._decide(attempt, *self._asked[attempt])
+                    lease, heeded, since = self._asked[attempt]
+                    may_wait = not is_away and 0 <= now - since < LEASE_MEET_SECONDS
+                    answer = self._decide(attempt, lease, heeded, may_wait=may_wait)
                     if answer is None:
                         return  # answers are given in order
                     del self._asked[attempt]
                     self._put(answer)
 
-    def _decide(self, attempt: str, lease: Lease, heeded: Heeded) -> LeaseAnswered | None:
-        """Return the answer; None if the other driver that asks, too, gives way to this one."""
-        other = self._others.in_the_way(lease, heeded, self._clock())
+    def _decide(
+        self, attempt: str, lease: Lease, heeded: Heeded, *, may_wait: bool
+    ) -> LeaseAnswered | None:
+        """Return the answer; None to wait for another driver that asks, too, and gives way.
+
+        It is not waited for for long: it may be dead, or not reach the store.
+        """
+        now = self._clock()
+        other = self._others.in_the_way(lease, heeded, now)
         if other is not None and other.is_asked and self.holder < other.holder:
-            return None
+            if may_wait:
+                return None
+            other = self._others.in_the_way(lease, heeded, now, but_later=True)
         if other is None and lease.start < lease.stop:
             self._held[attempt] = lease
         return LeaseAnswered(attempt=attempt, other=other)

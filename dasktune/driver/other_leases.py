@@ -106,14 +106,20 @@ class OtherLeases:
         """
         return not any(0 <= now - since < LEASE_MEET_SECONDS for since in self._unmet.values())
 
-    def in_the_way(self, lease: Lease, heeded: Heeded, now: float) -> Lease | None:
-        """Return the lease that is in the way of another, running ones before ended ones."""
+    def in_the_way(
+        self, lease: Lease, heeded: Heeded, now: float, *, but_later: bool = False
+    ) -> Lease | None:
+        """Return the lease that is in the way of another, running ones before ended ones.
+
+        `but_later` leaves out what drivers of later names only ask for: they give way.
+        """
         running = (
             other
             for driver in self.live
             if driver.is_live(now)
             for other in driver.leases
             if not other.is_done
+            and not (but_later and other.is_asked and self._holder < driver.holder)
         )
         return in_the_way(lease, chain(running, self._ended.values()), heeded)
 

@@ -437,10 +437,10 @@ class AuditDraw:
         new = kinds_of(resume, self._furthest) - self._kinds
         if len(self._kinds) >= MOST_BRANCHES:
             new &= {LATE}
+        if len(self._waiting) >= MOST_WAITING:
+            return  # the next resume of a new kind is the first one that may be audited
         self._kinds |= new
-        if len(self._waiting) < MOST_WAITING and is_drawn(
-            key, self._share, earlier=earlier, is_new=bool(new)
-        ):
+        if is_drawn(key, self._share, earlier=earlier, is_new=bool(new)):
             passing = (each for each in self._in_memory if each.passes(resume.node, resume.step))
             beside = next((each.node for each in passing), None)
             self._waiting[key] = _Drawn(resume, beside)

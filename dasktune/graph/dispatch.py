@@ -183,7 +183,7 @@ class Dispatcher:
         if failure is not None:
             self._fail_trial(trial, failure)
             return self._take()
-        self.placing.want(nodes[-1])
+        self.placing.request(nodes[-1])
         self._tell_class(nodes[-1], [trial])
         self._wanted[trial] = nodes
         for node in nodes:
@@ -227,7 +227,7 @@ class Dispatcher:
         if not any(numerics.in_keys for numerics in present):
             self.plan.look_up(plain=True)
             return
-        self.placing.meet(present)
+        self.placing.begin_run(present)
         for trial in begun:
             lineage = self.plan.paths[trial].leaf.lineage
             if lineage.numerics is None:
@@ -349,7 +349,7 @@ class Dispatcher:
             case Lent():
                 self._lent(event)
             case Paused() | AuditsRun():
-                self.placing.tell(event)
+                self.placing.receive(event)
             case Tick():
                 pass
             case _:
@@ -444,7 +444,7 @@ class Dispatcher:
                 self._halt(attempt)
 
     def _lent(self, event: Lent) -> None:
-        self.placing.tell(event)
+        self.placing.receive(event)
         for attempt in list(self.attempts.values()):
             is_withheld = any(map(self.placing.is_withheld, attempt.workers))
             if is_withheld and not attempt.ended:

@@ -207,6 +207,8 @@ class Frontier:
         self.workers_of: Callable[[Node], int] = lambda node: 1
         self._work: dict[Node, Work] = {}
         self._ready: dict[Group, list[Entry]] = {}
+        self._passed_over: list[Entry] = []
+        """Those that are out of their heap while it is looked for one that may run."""
         self._deepest_first = False
         self._raised: dict[Node, None] = {}
         self.active_count = 0
@@ -448,16 +450,15 @@ class Frontier:
     def _head(self, group: Group, may_run: Callable[[Node], bool]) -> Entry | None:
         """Return the first entry of the ready stages of a group that may start now."""
         heap = self._ready[group]
-        passed_over = []
         node = self._peek(heap, needs_ready=True)
         while node is not None and not (_belongs(node, group) and may_run(node)):
             entry = heappop(heap)
             if _belongs(node, group):  # others have been sorted anew by `group_again`
-                passed_over.append(entry)
+                self._passed_over.append(entry)
             node = self._peek(heap, needs_ready=True)
         head = None if node is None else heap[0]
-        for entry in passed_over:
-            heappush(heap, entry)
+        while self._passed_over:
+            heappush(heap, self._passed_over.pop())
         if not heap:
             del self._ready[group]
         return head
@@ -532,7 +533,7 @@ class Frontier:
     def ready(self) -> Iterator[Node]:
         """Yield the stages that could start now, in no order."""
         seen: set[int] = set()
-        for *_, version, node in chain.from_iterable(self._ready.values()):
+        for *_, version, node in chain(*self._ready.values(), self._passed_over):
             # The version is looked at first: it tells most entries that are out of date.
             if self._work[node].version == version and node.number not in seen and is_ready(node):
                 seen.add(node.number)

@@ -41,15 +41,16 @@ class Placement(NamedTuple):
 
 
 class Policy:
-    """One reason for or against stages on workers. By default it only listens, and agrees.
+    """One reason for or against stages on workers. By default it agrees with everything.
 
-    What is left out of `dasktune.graph.policies.POLICIES` has no effect. All policies hear what
-    happens; those that are open are asked.
+    What is left out of `dasktune.graph.policies.POLICIES` has no effect. All policies are called
+    when something happens. Questions are for those that are open, but for `is_extra`, `may_join`,
+    `company`, `with_room` of a worker, `moving` and `learned`, which are for all.
 
     Parameters
     ----------
     placing
-        The kernel that asks.
+        The kernel that calls.
     """
 
     gathers = False
@@ -59,7 +60,7 @@ class Policy:
     """Whether `preferred` chooses between slots."""
 
     kept: Collection[str] = ()
-    """The idle workers that are kept for such a stage."""
+    """The idle workers that this policy keeps for a stage that takes several."""
 
     def __init__(self, placing: Placing) -> None:
         self.placing = placing
@@ -69,61 +70,61 @@ class Policy:
         """Whether the run needs this policy."""
         return True
 
-    # ------------------------------------------------------------------ what it hears
+    # ------------------------------------------------------------------- what happens
 
     def joined(self, slot: Slot, event: WorkerJoined) -> None:
-        """Hear of a worker that is there."""
+        """Note a worker that is there."""
 
-    def left(self, worker: str) -> None:
-        """Hear of a worker that is gone; its slot is still there."""
+    def worker_gone(self, worker: str) -> None:
+        """Note a worker that is gone; its slot is still there."""
 
     def cleared(self) -> None:
         """Forget all workers."""
 
-    def told(self, event: Event) -> None:
-        """Hear of an event that is about workers, and no attempt."""
+    def received(self, event: Event) -> None:
+        """Note an event that is about workers, and no attempt."""
 
-    def wanted(self, node: Node) -> None:
-        """Hear of a stage that a trial asks for."""
+    def requested(self, node: Node) -> None:
+        """Note a stage that a trial asks for."""
 
-    def renewed(self, now: float) -> None:
-        """Hear that stages are about to be placed: anything may have changed."""
+    def placing_begins(self, now: float) -> None:
+        """Prepare to place stages: anything may have changed since the last time."""
 
-    def recounted(self) -> None:
-        """Hear that there may be other workers, or other stages, than before."""
+    def changed(self) -> None:
+        """Note that there may be other workers, or other stages, than before."""
 
     def launching(self, node: Node, slot: Slot, after: Attempt | None, now: float) -> None:
-        """Hear of a stage that is about to be given to a worker."""
+        """Note a stage that is about to be given to a worker: it is in no queue yet."""
 
     def entered(self, attempt: Attempt) -> None:
-        """Hear of an attempt that is the first of its worker now."""
+        """Note an attempt that is the first of its worker now."""
 
-    def lent(self, lender: str, attempt: Attempt) -> None:
-        """Hear of a worker that is lent to an attempt."""
+    def lender_added(self, lender: str, attempt: Attempt) -> None:
+        """Note a worker that is lent to an attempt."""
 
     def launched(self, attempt: Attempt) -> None:
-        """Hear of an attempt that was given to its workers."""
+        """Note an attempt that was given to its workers."""
 
     def freed(self, worker: str, attempt: Attempt) -> None:
-        """Hear of a worker that has nothing more to do after an attempt."""
+        """Note a worker that has nothing more to do after an attempt."""
 
     def started(self, attempt: Attempt) -> None:
-        """Hear of an attempt that its worker has begun."""
+        """Note an attempt that its worker has begun."""
 
     def advanced(self, attempt: Attempt) -> None:
-        """Hear of an attempt that has trained steps."""
+        """Note an attempt that has trained steps."""
 
     def progressed(self, attempt: Attempt, step: Step) -> None:
-        """Hear from a worker how far an attempt is."""
+        """Note how far an attempt is, as its worker says."""
 
     def ended(self, attempt: Attempt, event: TrainingEnded) -> None:
-        """Hear of the end of a training, before its slot is free."""
+        """Note the end of a training, before its slot is free."""
 
     def ended_well(self, worker: str) -> None:
-        """Hear of a worker that has trained a stage as it should."""
+        """Note a worker that has trained a stage as it should."""
 
     def raised(self, worker: str, place: Place, message: str, now: float) -> Collection[Place]:
-        """Hear that the step after a place raised on a worker.
+        """Note that the step after a place raised on a worker.
 
         Returns
         -------
@@ -133,7 +134,7 @@ class Policy:
         return ()
 
     def outgrew(self, attempt: Attempt, node: Node, *, is_sure: bool) -> bool:
-        """Hear that memory was not enough for a node; return whether its trials are not to blame.
+        """Note that memory was not enough for a node; return whether its trials are not to blame.
 
         Parameters
         ----------
@@ -144,14 +145,14 @@ class Policy:
         """
         return False
 
-    def met(self, present: Collection[NumericClass]) -> None:
-        """Hear of the numeric classes of the workers with which a run begins."""
+    def run_began(self, present: Collection[NumericClass]) -> None:
+        """Note the numeric classes of the workers with which a run begins."""
 
     def recalled(self, kept: KeptMeasurements) -> None:
         """Begin with what earlier runs have measured, and nothing else."""
 
     def registered(self, leaf: Node) -> Iterable[SavePoint]:
-        """Hear of a trial, by its last node; return the states that it needs of running stages."""
+        """Note a trial, by its last node; return the states that it needs of running stages."""
         return ()
 
     # --------------------------------------------------------------- what it is asked
@@ -184,7 +185,7 @@ class Policy:
         """Return those of some idle workers that have room for one stage more."""
         return workers
 
-    def idle(self, workers: Collection[str]) -> int:
+    def count_startable(self, workers: Collection[str]) -> int:
         """Return how many stages some idle workers may begin beside those that are ready."""
         return len(workers)
 
@@ -204,15 +205,15 @@ class Policy:
         """Whether the stage after an attempt may be trained by the same workers."""
         return True
 
-    def goes_first(self, child: Node) -> bool:
-        """Whether something that waits goes before a stage that would carry a path on."""
+    def must_yield(self, child: Node) -> bool:
+        """Whether a stage that would carry a path on must wait for one that goes first."""
         return False
 
     def keeps_in_place(self) -> bool:
         """Whether running stages stay where they are."""
         return False
 
-    def is_settled(self, node: Node, slot: Slot) -> bool:
+    def is_prepared(self, node: Node, slot: Slot) -> bool:
         """Whether all is chosen that a stage needs. If not, choose it: others may go first then."""
         return True
 
@@ -223,9 +224,9 @@ class Policy:
     def chosen(
         self, workers: Collection[str], now: float
     ) -> tuple[Node, Collection[str]] | Literal["kernel"] | None:
-        """Return the stage that goes first on some workers, and those of one class that may run it.
+        """Return the stage that goes first on some workers, and those of its class among them.
 
-        ``"kernel"`` leaves the choice to it.
+        At least one of these may run it. ``"kernel"`` leaves the choice to the kernel.
         """
         return "kernel"
 
@@ -233,7 +234,7 @@ class Policy:
         """Return the steps at which a stage must save its state for this policy."""
         return ()
 
-    def leaving(self, now: float) -> Iterable[Attempt]:
+    def moving(self, now: float) -> Iterable[Attempt]:
         """Return the attempts whose stages should go on elsewhere; asked after `Placing.fill`."""
         return ()
 
@@ -251,7 +252,7 @@ class Policy:
 
     # ---------------------------------------- for stages that wait until enough are idle
 
-    def choosing(self) -> None:
+    def release_kept(self) -> None:
         """Keep no worker: stages are compared anew."""
 
     def gather(self, node: Node, slots: list[Slot], workers: Collection[str]) -> Placement | None:
@@ -261,11 +262,11 @@ class Policy:
     def keep(self, node: Node, workers: Collection[str], kind: str) -> None:
         """Keep idle workers of a class for a stage for which too few are idle."""
 
-    def placed(self) -> None:
-        """Hear that idle workers have what they may have: those that are kept now stay so."""
+    def idle_served(self) -> None:
+        """Note that idle workers have what they may have: those that are kept now stay so."""
 
-    def filled(self) -> None:
-        """Hear that running workers have what follows, too."""
+    def placing_ends(self) -> None:
+        """Note that running workers have what follows, too."""
 
 
 P = TypeVar("P", bound=Policy)
@@ -331,8 +332,8 @@ class Placing:
         self._speeds_of_ends: int | None = None
         """How often speeds had moved when the ends were computed; None if they are not known."""
         self._out: list[RunStage] = []
-        self.policies = [policy(self) for policy in policies]
         self._open: list[Policy] = []
+        self.policies = [policy(self) for policy in policies]
         self.reopen()
 
     # -------------------------------------------------------------------- policies
@@ -345,26 +346,26 @@ class Placing:
         """Note which policies are open; called wherever that may have changed."""
         self._open = [policy for policy in self.policies if policy.is_open]
 
-    def tell(self, event: Event) -> None:
-        """Have policies hear of an event that is about workers, and no attempt."""
+    def receive(self, event: Event) -> None:
+        """Tell policies of an event that is about workers, and no attempt."""
         for policy in self.policies:
-            policy.told(event)
+            policy.received(event)
         self.reopen()
 
-    def want(self, node: Node) -> None:
-        """Have policies hear of a stage that a trial asks for."""
+    def request(self, node: Node) -> None:
+        """Tell policies of a stage that a trial asks for."""
         for policy in self.policies:
-            policy.wanted(node)
+            policy.requested(node)
         self.reopen()
 
     def registered(self, leaf: Node) -> list[SavePoint]:
-        """Have policies hear of a trial; return the states that it needs of running stages."""
+        """Tell policies of a trial; return the states that it needs of running stages."""
         return [point for policy in self._open for point in policy.registered(leaf)]
 
-    def meet(self, present: Collection[NumericClass]) -> None:
-        """Have policies hear of the numeric classes of the workers with which a run begins."""
+    def begin_run(self, present: Collection[NumericClass]) -> None:
+        """Tell policies of the numeric classes of the workers with which a run begins."""
         for policy in self.policies:
-            policy.met(present)
+            policy.run_began(present)
         self.reopen()
 
     # --------------------------------------------------------------------- workers
@@ -399,7 +400,7 @@ class Placing:
         self._leaving.discard(worker)
         self.matching.lose(worker)
         for policy in self.policies:
-            policy.left(worker)
+            policy.worker_gone(worker)
         self.slots.pop(worker, None)
         self.count_slots()
 
@@ -408,6 +409,7 @@ class Placing:
         self.slots.clear()
         self.idle.clear()
         self._leaving.clear()
+        self._counts.clear()
         self.matching.clear()
         for policy in self.policies:
             policy.cleared()
@@ -473,7 +475,7 @@ class Placing:
         return Counter(slot.kind for slot in usable)
 
     def counts(self, wanted: Wanted) -> Counter[str]:
-        """Return the same as it was when stages were first placed at this time."""
+        """Return `devices_for`, which is kept until stages are placed again or one raises."""
         counts = self._counts.get(wanted)
         if counts is None:
             counts = self._counts[wanted] = self.devices_for(wanted)
@@ -493,15 +495,15 @@ class Placing:
             else:
                 self.idle.pop(worker, None)
 
-    def recount(self) -> None:
+    def note_change(self) -> None:
         """Have policies forget what followed from the stages and the workers of before."""
         self.reopen()
         for policy in self.policies:
-            policy.recounted()
+            policy.changed()
 
     def count_slots(self) -> None:
         """Tell the speeds how many slots there are of each class; a new class changes profiles."""
-        self.recount()
+        self.note_change()
         own = (
             slot.kind
             for worker, slot in self.slots.items()
@@ -518,31 +520,31 @@ class Placing:
     def idle_workers(self) -> int:
         """Number of idle workers that may begin a stage beside those that run or wait for more."""
         idle = self.not_kept(self.idle)
-        return min((policy.idle(idle) for policy in self._open), default=len(idle))
+        return min((policy.count_startable(idle) for policy in self._open), default=len(idle))
 
     # --------------------------------------------------------------------- filling
 
     def fill(self, now: float) -> list[RunStage]:
         """Give idle workers the best stages, and running ones what comes next."""
         for policy in self.policies:
-            policy.renewed(now)
+            policy.placing_begins(now)
         self.now = self.filled_at = now
         self._counts.clear()
         while workers := self._with_room(self.idle):
             choice = self._choice(workers, now)
             if choice is None:
                 break
-            if self.is_settled(choice.node, choice.slot):
+            if self.is_prepared(choice.node, choice.slot):
                 self.launch(*choice, None, now)
         for policy in self._open:
-            policy.placed()
+            policy.idle_served()
         self._continue_paths(now)
         if self._looks_ahead:
             self._look_ahead(now)
         else:
             self._speeds_of_ends = None
         for policy in self._open:
-            policy.filled()
+            policy.placing_ends()
         launched, self._out = self._out, []
         return launched
 
@@ -551,7 +553,7 @@ class Placing:
 
         This is asked after `fill`: idle workers are those for which nothing waits.
         """
-        return [attempt for policy in self.policies for attempt in policy.leaving(now)]
+        return [attempt for policy in self.policies for attempt in policy.moving(now)]
 
     def next_tick(self, now: float) -> float | None:
         """Return when `fill` is due: a worker is about to run dry, or a policy asks for it."""
@@ -672,11 +674,11 @@ class Placing:
 
     def has_room(self, worker: str) -> bool:
         """Whether a worker without a stage has room for one."""
-        return bool(self._with_room([worker]))
+        return all(policy.with_room([worker]) for policy in self.policies)
 
-    def is_settled(self, node: Node, slot: Slot) -> bool:
+    def is_prepared(self, node: Node, slot: Slot) -> bool:
         """Whether all is chosen that a stage needs; if not, it is chosen now."""
-        return all(policy.is_settled(node, slot) for policy in self._open)
+        return all(policy.is_prepared(node, slot) for policy in self._open)
 
     def _with_room(self, workers: Collection[str]) -> Collection[str]:
         """Return those of some idle workers that have room for one stage more."""
@@ -690,7 +692,7 @@ class Placing:
         Where it takes more workers than are idle, those are kept for it, and others get the rest.
         """
         for policy in self._open:
-            policy.choosing()
+            policy.release_kept()
         while self._may_place():
             chosen = self._best(workers, now)
             if chosen is None:
@@ -700,7 +702,7 @@ class Placing:
             if choice is not None:
                 return choice
             for policy in self._open:
-                policy.keep(node, workers, self.slots[next(iter(able))].kind)
+                policy.keep(node, workers, self._slots_for(node, able)[0].kind)
             workers = self.not_kept(workers)
         return None
 
@@ -865,11 +867,11 @@ class Placing:
         """Queue the best stage behind the last one of a worker."""
         child, other = self._next_of(last, now), self.other(slot, now)
         while other is not None and (child is None or self.frontier.goes_first(other, child)):
-            if self.is_settled(other, slot):
+            if self.is_prepared(other, slot):
                 self.launch(other, slot, (), None, now)
                 return
             child, other = self._next_of(last, now), self.other(slot, now)
-        if child is None or not any(policy.goes_first(child) for policy in self._open):
+        if child is None or not any(policy.must_yield(child) for policy in self._open):
             self._continue_with(child, last, now)
 
     def remaining_seconds(self, attempt: Attempt, now: float) -> float:
@@ -905,7 +907,7 @@ class Placing:
             lent.last = None  # its own state gives way
             lent.lent_to[attempt.id] = attempt
             for policy in self.policies:
-                policy.lent(lender, attempt)
+                policy.lender_added(lender, attempt)
         for worker in attempt.workers:
             self.idle.pop(worker, None)
         for policy in self.policies:

@@ -67,12 +67,12 @@ def _remove(storage: BaseStorage, name: str, owner: str) -> None:
         if trial.system_attrs.get(NUMBER) != trial.number
     ]
     if other or added:
-        reason = f"trial {added[0]} was added to it" if added else "it is no snapshot of this study"
+        reason = "it is no snapshot of this study" if other else f"trial {added[0]} was added to it"
         raise ConfigurationError(
             f"study {name!r} of Optuna's storage must be a snapshot of this study to be replaced, "
             f"but {reason}: write to another storage, or delete it with optuna.delete_study"
         )
-    optuna.delete_study(study_name=name, storage=storage)
+    storage.delete_study(study._study_id)  # by its number: the name may be another study's by now
 
 
 @contextmanager

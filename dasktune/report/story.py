@@ -1,8 +1,8 @@
-"""The story of a trial: what was decided about it, and what trained it, from the database."""
+"""The story of a trial: the decisions about it, and the stages that trained it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from textwrap import indent
 
 from dasktune.driver.history import History
@@ -14,6 +14,8 @@ from dasktune.results.results import registered
 from dasktune.results.trial_paths import rows_on_path
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StageRow, StudyRow
+from dasktune.storage.redaction import redacted
+from dasktune.types import Step
 from dasktune.words import counted
 
 
@@ -38,64 +40,83 @@ def story_of(database: Database, row: StudyRow, number: int) -> str:
         known = f"0 to {max(records)}" if records else "a trial of the study, which has none"
         raise ConfigurationError(f"trial must be {known}, got {number}")
     record = records[number]
-    stages, _ = rows_on_path(database, registered(row, [record]), record)
-    names = {study.id: study.name for study in database.studies()}
-    parts = [
-        "\n".join(_now(record)),
-        _section("decided by its tuner", _decisions(history, records, record)),
-        _section("trained in stages, which other trials may share", _stages(stages, row, names)),
-    ]
-    return "\n".join(map(printable, "\n".join(parts).splitlines()))
+    parts = ["\n".join(_now(record))]
+    if record.was_trained_here:
+        calls = list(_calls(history, records, record))
+        decided = (in_words(call) + _reason(call) for call in calls)
+        parts.append(_section("decided by its tuner", decided))
+        plan, steps = registered(row, [record], in_full=True), _steps(calls, record)
+        stages, _ = rows_on_path(database, plan, record, steps)
+        names = {study.id: study.name for study in database.studies() if study.id != row.id}
+        trained = (_stage(stage, names.get(stage.study_id, "")) for stage in stages)
+        parts.append(_section("trained in stages, which other trials may share", trained))
+    else:
+        parts.append(
+            "added with its results: no tuner has decided about it, no stage has trained it"
+        )
+    return "\n".join(map(printable, redacted("\n".join(parts)).splitlines()))
 
 
-def _section(title: str, lines: Iterator[str]) -> str:
+def _section(title: str, lines: Iterable[str]) -> str:
     text = "\n".join(lines) or "nothing yet"
     return f"{title}:\n{indent(text, '  ')}"
 
 
 def _now(record: TrialRecord) -> Iterator[str]:
-    """Yield what the trial is at present."""
+    """Yield the state of the trial at present."""
     asked = "" if record.until is None else f", asked for up to step {record.until:,}"
     yield (
-        f"trial {record.number}: {record.state.value} after {record.steps:,} of "
+        f"trial {record.number}: {record.state.value} after {record.reached:,} of "
         f"{counted(record.max_steps, 'step')}{asked}"
     )
-    yield indent(", ".join(f"{name}={value!r}" for name, value in record.params.items()), "  ")
+    if record.params:
+        yield indent(", ".join(f"{name}={value!r}" for name, value in record.params.items()), "  ")
     if record.message:
         yield indent(record.message, "  ")
     if record.alone is not None:
-        yield "  trained alone, without sharing steps"
+        yield "  trained alone, from step 0; the stages that it shared before are not shown"
 
 
-def _decisions(
+def _calls(
     history: History, records: Mapping[int, TrialRecord], record: TrialRecord
-) -> Iterator[str]:
-    """Yield the calls of its tuner that were about the trial, or decided about it."""
+) -> Iterator[Record]:
+    """Yield the calls of its tuner that were about the trial or all, or decided about it."""
     numbers = {each.local: each.number for each in records.values() if each.tuner == record.tuner}
-    for each in history.records_of(record.tuner) if record.was_trained_here else ():
-        decisions = [what for what in each["decisions"] if what.get("trial") == record.local]
-        if decisions or each.get("trial") == record.local:
-            yield in_words(_renumbered({**each, "decisions": decisions}, numbers))
+    for each in history.records_of(record.tuner):
+        decisions = [
+            {**what, "trial": numbers.get(what["trial"], what["trial"])}
+            if "trial" in what
+            else what
+            for what in each["decisions"]
+            if what.get("trial") == record.local or what["do"] == "finish"
+        ]
+        if decisions or each.get("trial") == record.local or each["kind"] == "widen":
+            own = {"trial": numbers.get(each["trial"], each["trial"])} if "trial" in each else {}
+            yield {**each, **own, "decisions": decisions}
 
 
-def _renumbered(record: Record, numbers: Mapping[int, int]) -> Record:
-    """Return a record with the study's numbers of trials in place of the tuner's own."""
-    decisions = [
-        {**each, "trial": numbers.get(each["trial"], each["trial"])} if "trial" in each else each
-        for each in record["decisions"]
-    ]
-    own = {"trial": numbers.get(record["trial"], record["trial"])} if "trial" in record else {}
-    return {**record, **own, "decisions": decisions}
+def _reason(call: Record) -> str:
+    """Return the first line of the reason of a failure, for the end of a text; empty without."""
+    first = str(call.get("message", "")).partition("\n")[0]
+    return f"\n  reason: {first}" if first else ""
 
 
-def _stages(stages: list[StageRow], study: StudyRow, names: Mapping[int, str]) -> Iterator[str]:
-    """Yield the attempts at the trial's stages, of any study, by their first steps."""
-    for row in stages:
-        whose = "" if row.study_id == study.id else f" of {names.get(row.study_id, 'no study')}"
-        seconds = f" in {duration(row.ended - row.started)}" if row.ended and row.started else ""
-        again = f", {row.repeated:,} of them again" if row.repeated else ""
-        why = f": {row.message}" if row.message else ""
-        yield (
-            f"steps {row.start:,} to {row.start + row.steps:,}{again}, {row.status}{seconds} on "
-            f"{row.worker}{whose}{why}"
-        )
+def _steps(calls: Iterable[Record], record: TrialRecord) -> set[Step]:
+    """Return the steps up to which the trial was asked for, or at which it has reported."""
+    steps = {call["step"] for call in calls if call["kind"] == "tell"}
+    for decision in (decision for call in calls for decision in call["decisions"]):
+        if decision["do"] == "extend":
+            steps |= {decision["until"], *decision.get("reports", ())}
+    return {step for step in steps if 0 < step <= record.max_steps}
+
+
+def _stage(row: StageRow, study: str) -> str:
+    """Return an attempt at a stage in a line; `study` is that of another study that trained it."""
+    stop = row.stop if row.ended is None else row.start + row.steps
+    again = f", {row.repeated:,} of them again" if row.repeated else ""
+    seconds = f" in {duration(row.ended - row.started)}" if row.ended and row.started else ""
+    more = f" and {counted(row.workers - 1, 'other worker')}" if row.workers > 1 else ""
+    whose = f" for study {study}" if study else ""
+    why = f": {row.message}" if row.message else ""
+    where = f"{row.worker}{more}{whose}{why}"
+    return f"steps {row.start:,} to {stop:,}{again}, {row.status}{seconds} on {where}"

@@ -7,7 +7,7 @@ the keys on a trial's path, of any study, are those that the trial rests on.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dasktune.engine.trials import TrialRecord
 from dasktune.graph.keys import runs
@@ -57,7 +57,7 @@ def keys_of(plan: SearchPlan, number: int, steps: Sequence[Step]) -> Iterator[tu
 
 
 def rows_on_path(
-    database: Database, plan: SearchPlan, record: TrialRecord
+    database: Database, plan: SearchPlan, record: TrialRecord, more: Iterable[Step] = ()
 ) -> tuple[list[StageRow], list[CheckpointRow]]:
     """Return the stages and the checkpoints on a trial's path, of any study, in their order.
 
@@ -69,11 +69,13 @@ def rows_on_path(
         A plan in which the trial is registered.
     record
         The trial.
+    more
+        Steps at which stages may have ended, besides those that the plan and the trial tell.
     """
     last = last_step(record)
     ends = {node.stop for node in plan.nodes_of(record.number)}
     ends |= {at * last // MOST_STEPS for at in range(1, MOST_STEPS + 1)} | {record.steps}
-    steps = sorted(step for step in ends if 0 < step <= last)
+    steps = sorted({step for step in ends if 0 < step <= last}.union(more))
     keys = [key for _, key in keys_of(plan, record.number, steps)]
     stored = sorted(database.checkpoints_at(keys), key=lambda row: row.step)
     stages = database.stages_to(keys, [row.attempt for row in stored])

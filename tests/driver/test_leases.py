@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from dasktune.engine.timeouts import (
     RENEW_SECONDS,
     STALE_SECONDS,
 )
+from dasktune.errors import InternalError
 from dasktune.sequences import Constant
 from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer
@@ -255,6 +257,34 @@ def test_starts_at_once_share_a_round(driver: Driver) -> None:
     driver.round(is_due=False)
     assert driver.received() == [LeaseAnswered(attempt=str(at), other=None) for at in range(9)]
     assert driver.files.requests == ["write drivers/h1", "read 1"]
+
+
+def test_lease_is_written_though_the_loop_turns_meanwhile(driver: Driver) -> None:
+    driver.meet()
+    driver.round()
+    driver.leasing.ask("a", driver.lease())
+    driver.now += 0.5
+    driver.leasing.beat()  # in the middle of the round, which began half a second before
+    driver.now -= 0.5
+    driver.rounds.round(False)
+    assert driver.received() == [LeaseAnswered(attempt="a", other=None)]
+    assert KEY in driver.file().by_key
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_driver_that_only_asks_is_not_waited_for_long(driver: Driver, is_away: bool) -> None:
+    """It may be dead: this one goes first by its name."""
+    driver.meet(replace(driver.lease(), is_asked=True))
+    driver.round()
+    driver.received()
+    driver.files.is_away = is_away
+    driver.leasing.ask("a", driver.lease())
+    driver.round()
+    if not is_away:
+        assert driver.received() == [], "it may give way"
+        driver.now += LEASE_MEET_SECONDS
+        driver.round()
+    assert driver.received() == [LeaseAnswered(attempt="a", other=None)]
 
 
 def test_renewal_of_many_leases_is_one_request(driver: Driver) -> None:
@@ -693,3 +723,21 @@ def test_lease_lasts_when_the_clock_is_set_back(
     assert other is not None
     assert other.holder == first.leasing.holder
     assert renewed.expires >= taken.expires
+
+
+def test_thread_goes_on_after_a_round_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dasktune.driver.leases.LEASE_POLL_SECONDS", (0.0, 0.0))
+    rounds = iter([InternalError("odd"), None])
+    done = threading.Event()
+
+    def work(is_due: bool) -> float:
+        error = next(rounds, None)
+        if error is not None:
+            raise error
+        done.set()
+        return 1.0
+
+    thread = LeaseThread()
+    thread.repeat(work)
+    assert done.wait(PATIENCE)
+    thread.stop()

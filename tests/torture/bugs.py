@@ -345,7 +345,7 @@ class KeepsDevicesOfLost(Dispatcher):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        _replace(self.placing.policy(SharedDevices), left=lambda worker: None)
+        _replace(self.placing.policy(SharedDevices), worker_gone=lambda worker: None)
 
 
 class TrainsOnOneWorker(Dispatcher):

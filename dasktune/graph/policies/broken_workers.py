@@ -95,13 +95,13 @@ class BrokenWorkers(Policy):
                 until=conduct.until,
             )
 
-    # ------------------------------------------------------------------ what it hears
+    # ------------------------------------------------------------------- what happens
 
     def joined(self, slot: Slot, event: WorkerJoined) -> None:
         """Add a worker of which nothing is known yet."""
         self._conduct[slot.worker] = _Conduct()
 
-    def left(self, worker: str) -> None:
+    def worker_gone(self, worker: str) -> None:
         """Forget a worker."""
         self._conduct.pop(worker, None)
         self._aside.pop(worker, None)
@@ -129,7 +129,7 @@ class BrokenWorkers(Policy):
             self.placing.note_idle(worker)
 
     def raised(self, worker: str, place: Place, message: str, now: float) -> Collection[Place]:
-        """Put a worker aside, perhaps: what raised on it proves nothing then.
+        """Put a worker aside if too much raised there; return the errors that then do not count.
 
         The last worker that is left is never put aside. One that is paused, or that another study
         has, is left.
@@ -154,7 +154,7 @@ class BrokenWorkers(Policy):
         self._aside[worker] = None
         self.placing.idle.pop(worker, None)
 
-    def renewed(self, now: float) -> None:
+    def placing_begins(self, now: float) -> None:
         """Try workers again that were put aside for long enough, or all if no other is left."""
         if not self._aside:
             return
@@ -180,7 +180,7 @@ class BrokenWorkers(Policy):
             slot = placing.slots[worker]
             node = placing.frontier.best_raised(partial(placing.may_run, slot=slot))
             choice = None if node is None else placing.gathered(node, [worker], placing.idle)
-            if choice is not None and placing.is_settled(choice.node, slot):
+            if choice is not None and placing.is_prepared(choice.node, slot):
                 placing.launch(*choice, None, now)
 
     # --------------------------------------------------------------- what it is asked

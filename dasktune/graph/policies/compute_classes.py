@@ -47,7 +47,7 @@ class ComputeClasses(Policy):
         """Whether there are several classes."""
         return self.market.is_open
 
-    # ------------------------------------------------------------------ what it hears
+    # ------------------------------------------------------------------- what happens
 
     def joined(self, slot: Slot, event: WorkerJoined) -> None:
         """Note what the workers of a class have."""
@@ -57,13 +57,13 @@ class ComputeClasses(Policy):
         """Forget the attempts of before."""
         self._news.clear()
 
-    def renewed(self, now: float) -> None:
+    def placing_begins(self, now: float) -> None:
         """Forget what followed from the work and the workers of before."""
         self._free.clear()
         self.market.changed()
 
-    def recounted(self) -> None:
-        """Forget the same."""
+    def changed(self) -> None:
+        """Forget what followed from the stages and the workers of before."""
         self.market.changed()
 
     def launched(self, attempt: Attempt) -> None:
@@ -129,7 +129,7 @@ class ComputeClasses(Policy):
             and self.market.is_patient(child, terms, kind, now + left)
         )
 
-    def leaving(self, now: float) -> list[Attempt]:
+    def moving(self, now: float) -> list[Attempt]:
         """Return the attempts whose stages should go on elsewhere; see `dasktune.graph.moves`."""
         placing, news = self.placing, self._news
         has_new = not placing.idle.keys() <= self._were_idle

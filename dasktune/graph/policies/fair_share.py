@@ -10,7 +10,7 @@ from dasktune.graph.placement import Placing, Policy
 
 
 class OwnWorkers(Policy):
-    """Uses the workers alone that this study has.
+    """Uses only the workers of this study.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class OwnWorkers(Policy):
         """Whether there are other studies."""
         return self.workers is not None
 
-    def told(self, event: Event) -> None:
+    def received(self, event: Event) -> None:
         """Take the workers that this study has from now on."""
         if isinstance(event, Lent):
             self.workers = event.workers

@@ -33,7 +33,7 @@ class OneNumericClass(Policy):
         """Whether each lineage has a class."""
         return self.is_mixed
 
-    def met(self, present: Collection[NumericClass]) -> None:
+    def run_began(self, present: Collection[NumericClass]) -> None:
         """Note whether keys name a class of the workers with which a run begins."""
         self.is_mixed |= any(numerics.in_keys for numerics in present)
 
@@ -46,7 +46,7 @@ class OneNumericClass(Policy):
         """Forget all workers."""
         self.is_mixed = False
 
-    def is_settled(self, node: Node, slot: Slot) -> bool:
+    def is_prepared(self, node: Node, slot: Slot) -> bool:
         """Whether the class of a stage's lineage is chosen.
 
         If not, it is chosen now, and the stage to begin must be chosen anew: more may be known of
@@ -56,5 +56,5 @@ class OneNumericClass(Policy):
         if numerics is None or node.numerics is not None:
             return True
         self.placing.bind(node, numerics)
-        self.placing.recount()
+        self.placing.note_change()
         return False

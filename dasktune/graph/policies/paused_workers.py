@@ -24,7 +24,7 @@ class PausedWorkers(Policy):
         """Whether a worker is paused."""
         return bool(self.workers)
 
-    def told(self, event: Event) -> None:
+    def received(self, event: Event) -> None:
         """Take the workers that are paused now in place of those of before."""
         if isinstance(event, Paused):
             self.workers = event.workers

@@ -89,7 +89,7 @@ class SeveralWorkers(Policy):
         """Whether a stage for several workers was asked for."""
         return self._is_asked
 
-    # ------------------------------------------------------------------ what it hears
+    # ------------------------------------------------------------------- what happens
 
     def joined(self, slot: Slot, event: WorkerJoined) -> None:
         """Add a worker that trains on a GPU; its name is empty if it is not known."""
@@ -97,7 +97,7 @@ class SeveralWorkers(Policy):
             self._gpus[slot.worker] = event.gpu
         self._doubles = None
 
-    def left(self, worker: str) -> None:
+    def worker_gone(self, worker: str) -> None:
         """Remove a worker that is gone."""
         self._gpus.pop(worker, None)
         self._doubles = None
@@ -109,12 +109,12 @@ class SeveralWorkers(Policy):
         self._renew()
         self._is_asked = False
 
-    def told(self, event: Event) -> None:
+    def received(self, event: Event) -> None:
         """Note the workers that train an audit."""
         if isinstance(event, AuditsRun):
             self._audited = event.nodes.keys()
 
-    def wanted(self, node: Node) -> None:
+    def requested(self, node: Node) -> None:
         """Note whether a stage that a trial asks for takes several workers, or one before it."""
         if not self._is_asked and DEVICES in node.sequences:
             self._is_asked = any(self._workers_of(above) > 1 for above in node.up())
@@ -130,31 +130,31 @@ class SeveralWorkers(Policy):
             if is_inside and step < leaf.stop and node.holder(step).stop > step:
                 yield SavePoint(attempt=attempt.id, worker=attempt.worker, step=step)
 
-    def renewed(self, now: float) -> None:
+    def placing_begins(self, now: float) -> None:
         """Forget what was seen of workers, and which stages wait for them."""
         self._renew()
 
     def raised(self, worker: str, place: Place, message: str, now: float) -> Collection[Place]:
-        """Forget the same: a worker may be put aside."""
+        """Forget what was seen of workers: one may be put aside now."""
         self._renew()
         return ()
 
-    def placed(self) -> None:
+    def idle_served(self) -> None:
         """Note the workers that are kept, of those that are idle."""
         self._kept_idle = self.kept & self.placing.idle.keys()
 
-    def filled(self) -> None:
-        """Keep these: what was compared for single workers since says nothing of them."""
+    def placing_ends(self) -> None:
+        """Keep the idle workers again that were kept before running ones were looked at."""
         self.kept = self._kept_idle
 
-    def choosing(self) -> None:
+    def release_kept(self) -> None:
         """Keep no workers: the stages are compared anew."""
         self.waiting.clear()
         self.kept.clear()
 
     def _renew(self) -> None:
         self._doubles = None
-        self.choosing()
+        self.release_kept()
 
     # --------------------------------------------------------------- what it is asked
 
@@ -179,7 +179,7 @@ class SeveralWorkers(Policy):
         is_whole = all(lender in self.placing.slots for lender in attempt.lenders)
         return is_whole and self._workers_of(child) == 1 + len(attempt.lenders)
 
-    def goes_first(self, child: Node) -> bool:
+    def must_yield(self, child: Node) -> bool:
         """Whether a stage that waits for workers goes before one that would carry a path on."""
         return any(self.placing.frontier.goes_first(node, child) for node in self.waiting)
 

@@ -117,7 +117,7 @@ class SharedDevices(Policy):
         """Whether a device is shared by several workers."""
         return self._is_shared
 
-    # ------------------------------------------------------------------ what it hears
+    # ------------------------------------------------------------------- what happens
 
     def joined(self, slot: Slot, event: WorkerJoined) -> None:
         """Add a worker of a device, which has so many bytes of memory."""
@@ -128,7 +128,7 @@ class SharedDevices(Policy):
             self._device_of[slot.worker] = shared
             self._is_shared = self._is_shared or len(shared.workers) > 1
 
-    def left(self, worker: str) -> None:
+    def worker_gone(self, worker: str) -> None:
         """Remove a worker that is gone."""
         device = self._device_of.pop(worker, None)
         if device is not None:
@@ -146,7 +146,7 @@ class SharedDevices(Policy):
         self._marks.clear()
         self._is_shared = False
 
-    def told(self, event: Event) -> None:
+    def received(self, event: Event) -> None:
         """Note the audits under way: each counts as a stage of its device."""
         if not isinstance(event, AuditsRun):
             return
@@ -180,7 +180,7 @@ class SharedDevices(Policy):
         if device.users > factor.kept:
             self._trying[pair] = device
 
-    def lent(self, lender: str, attempt: Attempt) -> None:
+    def lender_added(self, lender: str, attempt: Attempt) -> None:
         """Note that a worker lends its device, which nobody else uses, to an attempt."""
         device = self._device_of.get(lender)
         if device is not None:
@@ -261,7 +261,7 @@ class SharedDevices(Policy):
         """Return the workers whose devices have room for a stage like those that run there."""
         return [worker for worker in workers if self._has_room(worker)]
 
-    def idle(self, workers: Collection[str]) -> int:
+    def count_startable(self, workers: Collection[str]) -> int:
         """Return how many stages some idle workers may begin beside those that are ready."""
         free, joining = set[int | str](), set[int]()
         for worker in workers:
