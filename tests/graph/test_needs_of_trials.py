@@ -196,6 +196,23 @@ def test_stages_for_other_workers_are_not_looked_at() -> None:
     assert len(list(frontier.ready())) == 50
 
 
+def test_stages_that_are_passed_over_are_ready_meanwhile() -> None:
+    """A question about one stage may ask for all: its answer must not depend on the order."""
+    play = Play()
+    for number in range(5):
+        play.trial(number, 1, GPU)
+        play.extend(number)
+    frontier = play.dispatcher.frontier
+    counts: list[int] = []
+
+    def may_run(node: Node) -> bool:
+        counts.append(len(list(frontier.ready())))
+        return False
+
+    assert frontier.best_ready(may_run) is None
+    assert counts == [5] * 5
+
+
 def test_idle_worker_beside_stages_for_others_says_so() -> None:
     dispatcher = Dispatcher(root_key("needs", 0))
     for number in range(2):
