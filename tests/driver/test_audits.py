@@ -26,7 +26,14 @@ from dasktune.errors import ConfigurationError, StorageError, TrainerError
 from dasktune.graph.audits import AuditDraw
 from dasktune.graph.devices import with_devices
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Paused, RunStage, WorkerGone, WorkerJoined
+from dasktune.graph.events import (
+    AuditsRun,
+    Event,
+    Paused,
+    RunStage,
+    WorkerGone,
+    WorkerJoined,
+)
 from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node
 from dasktune.graph.policies.broken_workers import BrokenWorkers
@@ -198,12 +205,13 @@ def test_dispatcher_knows_the_audits_under_way(
 ) -> None:
     under_way: list[list[str]] = []
 
-    def listen(placing: Placing, nodes: Mapping[str, Node]) -> None:
-        under_way.append([*nodes])
-        note(placing, nodes)
+    def listen(placing: Placing, event: Event) -> None:
+        if isinstance(event, AuditsRun):
+            under_way.append([*event.nodes])
+        receive(placing, event)
 
-    note = Placing.audit
-    monkeypatch.setattr(Placing, "audit", listen)
+    receive = Placing.receive
+    monkeypatch.setattr(Placing, "receive", listen)
     run(create(Adding), client)
     assert under_way == [[*client.scheduler_info()["workers"]], []]
 

@@ -14,7 +14,7 @@ PACKAGE = Path(waits.__file__).parents[1]
 NO_WAITS = {
     *("AHEAD_SECONDS", "FAR_SECONDS", "SAME_SECONDS", "SLOW_SECONDS"),  # thresholds
     *("LOAD_SECONDS", "LOOKAHEAD_SECONDS", "TICK_SECONDS"),  # estimates, and a rounding
-    *("FRESH_SECONDS", "RATE_SECONDS", "REDRAW_SECONDS"),  # of displays
+    *("FRESH_SECONDS", "IDLE_SECONDS", "RATE_SECONDS", "REDRAW_SECONDS"),  # of displays
     *("AWAY_SECONDS", "ASIDE_SECONDS", "LONGEST_ASIDE_SECONDS"),  # of decisions, below this layer
     *("PATIENCE_SECONDS", "TURN_SECONDS", "MOST_OWED_SECONDS"),
     "EPOCH_SECONDS",  # how much a check trains
