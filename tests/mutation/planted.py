@@ -80,7 +80,7 @@ PLANTED = (
     Planted(
         name="a lease is granted before the other driver lists all of its own",
         path="dasktune/driver/leases.py",
-        before="if self._others.may_answer(self._clock()) or self._is_away():",
+        before="if self._others.may_answer(now) or is_away:",
         after="if True:",
     ),
     Planted(
