@@ -5,11 +5,12 @@ last: then it takes leases in memory, at once. Beside others it takes a lease in
 
 1. It writes its file. The file has all leases that it holds or asks for, and the names of the
    drivers that it sees.
-2. It reads the files of the others, and takes the lease if none of theirs is in the way. Of two
-   drivers that ask for the same steps, at least one sees the other: the one whose name comes later
-   gives way, and the other one asks again in the next round.
-3. It answers nothing until each other driver says that it sees this one, or is silent for too
-   long: another driver may have been alone until now, and have taken more than its file lists.
+2. It reads the files of the others. It goes on once each of them lists the name of this driver, or
+   has not done so for too long: one that believed to be alone may have taken more than its file
+   lists.
+3. It takes the lease if none of theirs is in the way. Of two drivers that ask for the same steps,
+   at least one sees the other: the one whose name comes later gives way, and the question of the
+   other one stays open until the next round.
 
 All rounds but the first are made by one thread, also when nothing is asked for: they renew the
 leases, and report what others do with theirs. A failure is logged once and then ignored: without
@@ -61,7 +62,7 @@ PATIENCE = Patience(seconds=LEASE_STORE_SECONDS, request=LEASE_STORE_SECONDS)
 """How long the store is tried: training goes on without a lease that cannot be written soon."""
 
 MOST_LISTED = 1000
-"""Ended leases, and save requests, in the files of a driver."""
+"""Most ended leases, and most save requests, that the files of a driver list."""
 
 POLL_SHARE = 0.02
 """Share of the time that reading the files of others may take."""
@@ -227,7 +228,8 @@ class Leasing:
         lease
             The lease; one without steps is always taken.
         heeded
-            Marks of ended leases whose states are known, and names of leases that are past.
+            Leases to leave out: marks of ended ones whose states are known here, and names of
+            others that are not waited for any more.
         """
         if not self._has_begun:
             self._has_begun = True
@@ -423,7 +425,7 @@ class Leasing:
     ) -> LeaseAnswered | None:
         """Return the answer; None to wait for another driver that asks, too, and gives way.
 
-        It is not waited for for long: it may be dead, or not reach the store.
+        The wait is short: the other driver may be dead, or not reach the store.
         """
         now = self._clock()
         other = self._others.in_the_way(lease, heeded, now)
@@ -476,7 +478,7 @@ class Leasing:
             if not self._has_failed:
                 self._has_failed = True
                 logger.warning(
-                    "leases cannot be used, so that other drivers may train the same: %s", error
+                    "leases cannot be used: other drivers might train the same steps: %s", error
                 )
 
     def _is_away(self) -> bool:

@@ -11,14 +11,15 @@ from dasktune.graph.plan import shared_until
 from dasktune.storage.leases import INVALID, HeldLeases, Lease, LeaseMark
 
 MOST_REMEMBERED = 10_000
-"""Ended leases of others that are remembered, each in about 1 kB."""
+"""Most ended leases of others that are remembered, each in about 1 kB."""
 
 Heeded = Collection[LeaseMark]
-"""Marks of ended leases whose states are known, and names of leases that are past."""
+"""Leases to leave out: marks of ended ones whose states are known here, and names of others that
+are not waited for any more."""
 
 
 def in_the_way(lease: Lease, others: Iterable[Lease], heeded: Heeded = ()) -> Lease | None:
-    """Return the lease of others in whose steps a lease begins, else the next on its way.
+    """Return the lease of others that has the first step of a lease, else the next one on its way.
 
     Examples
     --------
@@ -59,13 +60,15 @@ def _meet(lease: Lease, other: Lease) -> bool:
 class OtherLeases:
     """The leases of the other drivers of a store, as they were read last.
 
-    A driver lists an ended lease for a short time only. It is remembered here: whoever was there
-    before it ended has listed the store before, and does not find its states otherwise.
+    A driver lists an ended lease for a short time only. This driver may have listed the store
+    before the last states of that lease were saved. So it remembers the lease: it would not learn
+    of these states in another way.
 
     Parameters
     ----------
     holder, study
-        Names of this driver and its study, which takes over the leases of its earlier drivers.
+        Names of this driver and its study. Leases of other drivers of the same study are left out:
+        they are of earlier runs.
     """
 
     def __init__(self, holder: str, study: str) -> None:
@@ -81,7 +84,7 @@ class OtherLeases:
         return self._live.values()
 
     def read(self, drivers: Iterable[HeldLeases], now: float) -> None:
-        """Take over what was read of all drivers."""
+        """Store what was read of all drivers."""
         others = {each.holder: each for each in drivers if each.study != self._study}
         live = {name: each for name, each in others.items() if each.is_live(now)}
         ended = {name: each for name, each in others.items() if each.has_ended_lately(now)}
@@ -109,7 +112,7 @@ class OtherLeases:
     def in_the_way(
         self, lease: Lease, heeded: Heeded, now: float, *, but_later: bool = False
     ) -> Lease | None:
-        """Return the lease that is in the way of another, running ones before ended ones.
+        """Return the nearest lease that is in the way; of equally near ones, a running one.
 
         `but_later` leaves out what drivers of later names only ask for: they give way.
         """

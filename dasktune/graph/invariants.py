@@ -29,16 +29,19 @@ def _of_plan(dispatcher: Dispatcher) -> Iterator[str]:
     for node in dispatcher.plan:
         for step in (*node.checkpoints, *node.metrics):
             if not node.start < step <= node.stop:
-                yield f"{node} holds something of step {step}, which is not its own"
+                yield f"{node} holds a state or metrics of step {step}, outside its own steps"
 
 
 def _of_requests(dispatcher: Dispatcher) -> Iterator[str]:
     for trial, nodes in dispatcher.wanted.items():
         if nodes[0].stop in nodes[0].metrics:
-            yield f"trial {trial} waits for step {nodes[0].stop}, which is known"
+            yield f"trial {trial} waits for step {nodes[0].stop}, whose metrics are known"
         for node in nodes:
-            if (trial in node.requests) is (node.stop in node.metrics):
-                yield f"trial {trial} must ask for step {node.stop} until it is known"
+            asks, is_known = trial in node.requests, node.stop in node.metrics
+            if asks and is_known:
+                yield f"trial {trial} asks for step {node.stop}, whose metrics are known"
+            elif not asks and not is_known:
+                yield f"trial {trial} waits for step {node.stop}, for which it does not ask"
     for node in dispatcher.plan:
         for trial in node.requests:
             if node not in dispatcher.wanted.get(trial, ()):
@@ -54,10 +57,11 @@ def _of_attempts(dispatcher: Dispatcher) -> Iterator[str]:
         if not attempt.ended and attempt.worker in slots
     }
     if queued.keys() != training:
-        yield f"workers have the attempts {sorted(queued)}, under way are {sorted(training)}"
+        yield f"queues have the attempts {sorted(queued)}, those under way are {sorted(training)}"
     for attempt in dispatcher.attempts.values():
         if not attempt.start <= attempt.position <= attempt.leaf.stop:
-            yield f"attempt {attempt.id} from {attempt.start} is at {attempt.position}"
+            low, high = attempt.start, attempt.leaf.stop
+            yield f"attempt {attempt.id} must be between {low} and {high}, is at {attempt.position}"
         if attempt.taken and (attempt.worker or attempt.lenders):
             yield f"attempt {attempt.id} is another driver's, and has workers here"
     for attempt in queued.values():
@@ -70,7 +74,8 @@ def _of_workers(dispatcher: Dispatcher) -> Iterator[str]:
     placing = dispatcher.placing
     for worker, slot in placing.slots.items():
         if len(slot.queue) > placing.queue_length:
-            yield f"worker {worker} knows of {len(slot.queue)} stages"
+            most = placing.queue_length
+            yield f"worker {worker} may have {most} stages in its queue, has {len(slot.queue)}"
         if slot.queue and slot.lent_to:
             yield f"worker {worker} trains a stage, and is lent to others"
         for attempt in slot.lent_to:

@@ -44,8 +44,9 @@ class Policy:
     """One reason for or against stages on workers. By default it agrees with everything.
 
     What is left out of `dasktune.graph.policies.POLICIES` has no effect. All policies are called
-    when something happens. Questions are for those that are open, but for `is_extra`, `may_join`,
-    `company`, `with_room` of a worker, `moving` and `learned`, which are for all.
+    when something happens. Only those that are active (`is_open`) are asked. Exceptions:
+    `is_extra`, `may_join`, `company`, `moving` and `learned`, and `with_room` when
+    `Placing.has_room` calls it, are asked of all.
 
     Parameters
     ----------
@@ -82,7 +83,7 @@ class Policy:
         """Forget all workers."""
 
     def received(self, event: Event) -> None:
-        """Note an event that is about workers, and no attempt."""
+        """Note an event that is about workers and not about an attempt."""
 
     def requested(self, node: Node) -> None:
         """Note a stage that a trial asks for."""
@@ -129,7 +130,7 @@ class Policy:
         Returns
         -------
         collection
-            The places of which it proves nothing that this worker raised there.
+            The places at which an error of this worker is no evidence against the trial.
         """
         return ()
 
@@ -186,7 +187,7 @@ class Policy:
         return workers
 
     def count_startable(self, workers: Collection[str]) -> int:
-        """Return how many stages some idle workers may begin beside those that are ready."""
+        """Return how many stages idle workers may begin in addition to those that are ready."""
         return len(workers)
 
     def may_start(self, node: Node) -> bool:
@@ -347,7 +348,7 @@ class Placing:
         self._open = [policy for policy in self.policies if policy.is_open]
 
     def receive(self, event: Event) -> None:
-        """Tell policies of an event that is about workers, and no attempt."""
+        """Tell policies of an event that is about workers and not about an attempt."""
         for policy in self.policies:
             policy.received(event)
         self.reopen()
@@ -570,7 +571,7 @@ class Placing:
         Returns
         -------
         list
-            The places of which it proves nothing that this worker raised there.
+            The places at which an error of this worker is no evidence against the trial.
         """
         self._counts.clear()
         answers = [policy.raised(worker, place, message, now) for policy in self.policies]

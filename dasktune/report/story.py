@@ -36,15 +36,16 @@ def story_of(database: Database, row: StudyRow, number: int) -> str:
     """
     history = History(database, row.id)
     records = history.trials()
+    if not records:
+        raise ConfigurationError(f"the study has no trials yet, so it has no trial {number}")
     if number not in records:
-        known = f"0 to {max(records)}" if records else "a trial of the study, which has none"
-        raise ConfigurationError(f"trial must be {known}, got {number}")
+        raise ConfigurationError(f"trial must be 0 to {max(records)}, got {number}")
     record = records[number]
     parts = ["\n".join(_now(record))]
     if record.was_trained_here:
         calls = list(_calls(history, records, record))
         decided = (in_words(call) + _reason(call) for call in calls)
-        parts.append(_section("decided by its tuner", decided))
+        parts.append(_section("calls of the tuner about it, each with what was decided", decided))
         plan, steps = registered(row, [record], in_full=True), _steps(calls, record)
         stages, _ = rows_on_path(database, plan, record, steps)
         names = {study.id: study.name for study in database.studies() if study.id != row.id}
@@ -64,7 +65,7 @@ def _section(title: str, lines: Iterable[str]) -> str:
 
 def _now(record: TrialRecord) -> Iterator[str]:
     """Yield the state of the trial at present."""
-    asked = "" if record.until is None else f", asked for up to step {record.until:,}"
+    asked = "" if record.until is None else f", asked to train up to step {record.until:,}"
     yield (
         f"trial {record.number}: {record.state.value} after {record.reached:,} of "
         f"{counted(record.max_steps, 'step')}{asked}"
@@ -80,7 +81,7 @@ def _now(record: TrialRecord) -> Iterator[str]:
 def _calls(
     history: History, records: Mapping[int, TrialRecord], record: TrialRecord
 ) -> Iterator[Record]:
-    """Yield the calls of its tuner that were about the trial or all, or decided about it."""
+    """Yield the calls of its tuner that were about the trial or all trials, or decided about it."""
     numbers = {each.local: each.number for each in records.values() if each.tuner == record.tuner}
     for each in history.records_of(record.tuner):
         decisions = [
@@ -113,10 +114,10 @@ def _steps(calls: Iterable[Record], record: TrialRecord) -> set[Step]:
 def _stage(row: StageRow, study: str) -> str:
     """Return an attempt at a stage in a line; `study` is that of another study that trained it."""
     stop = row.stop if row.ended is None else row.start + row.steps
-    again = f", {row.repeated:,} of them again" if row.repeated else ""
+    again = f", {row.repeated:,} of them repeated" if row.repeated else ""
     seconds = f" in {duration(row.ended - row.started)}" if row.ended and row.started else ""
     more = f" and {counted(row.workers - 1, 'other worker')}" if row.workers > 1 else ""
-    whose = f" for study {study}" if study else ""
+    whose = f", trained by study {study}" if study else ""
     why = f": {row.message}" if row.message else ""
     where = f"{row.worker}{more}{whose}{why}"
     return f"steps {row.start:,} to {stop:,}{again}, {row.status}{seconds} on {where}"

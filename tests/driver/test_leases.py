@@ -603,7 +603,7 @@ def test_failed_store_is_not_tried_again_within_patience(
     driver.round()
     assert [lease.key for lease in driver.file().leases] == [KEY, "c1" * 16]
     (warning,) = caplog.messages
-    assert warning.startswith("leases cannot be used, so that other drivers may train the same")
+    assert warning.startswith("leases cannot be used")
 
 
 def test_failed_store_is_tried_again_after_a_clock_was_set_back(driver: Driver) -> None:

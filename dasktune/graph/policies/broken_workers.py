@@ -1,12 +1,12 @@
 """The policy of broken workers: one on which stage after stage raises is put aside.
 
-A node that lacks its data directory raises within milliseconds, and is idle again at once: it
+A machine that lacks its data directory raises within milliseconds, and is idle again at once: it
 would be given nearly every stage, and ruin the study. So a failure is blamed on the trial only if
 workers that are trusted agree, and a worker is put aside when `IN_A_ROW` stages in a row raised
 on it, and either
 
 - it has never trained a step, or
-- as many of these stages got further somewhere else.
+- `IN_A_ROW` of these stages got further on another worker.
 
 It is tried again after a while; if the next stage raises there, too, it is put aside for twice as
 long. Everything follows from the events and their times.
@@ -131,8 +131,8 @@ class BrokenWorkers(Policy):
     def raised(self, worker: str, place: Place, message: str, now: float) -> Collection[Place]:
         """Put a worker aside if too much raised there; return the errors that then do not count.
 
-        The last worker that is left is never put aside. One that is paused, or that another study
-        has, is left.
+        A worker is not put aside if no other trusted one remains. Paused workers, and those that
+        another study has now, count as remaining.
         """
         conduct = self._conduct.get(worker)
         if conduct is not None:

@@ -92,10 +92,11 @@ class ComputeClasses(Policy):
         """Return the best pair of a ready stage and a class, by the workers of that class.
 
         That is the tuner's priority first (all negative ones count alike), then a class that is as
-        good as any for the stage, then the class that fits the rank of its model, then the order
-        of negative priorities, then the longest path, then the fastest of the classes. There is one
-        stage to look at for each group and class, and those behind it while it should rather wait:
-        so few that they would keep a faster class busy for less time than one of them takes here.
+        good as any for the stage, then the class that fits the rank of its model, then the order of
+        negative priorities, then the longest path, then the fastest of the classes. For each group
+        and class the first stage is looked at. If it should rather wait for a faster class, the
+        next one is, and so on. They are few: only as many wait as the faster class trains in less
+        time than one of them takes here.
         """
         frontier, slots = self.placing.frontier, self.placing.slots
         heads = list(frontier.heads())
@@ -117,7 +118,7 @@ class ComputeClasses(Policy):
         """Whether the stage after an attempt should be trained by the same worker.
 
         If not, it is ready when the attempt has ended, and the workers that are idle then are
-        compared. On its own worker it needs not be loaded.
+        compared. On its own worker its state need not be loaded.
         """
         kind = self.placing.slots[attempt.worker].kind
         terms = self.market.terms(child, kind)

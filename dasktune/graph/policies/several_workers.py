@@ -5,17 +5,19 @@ it takes a *gang*: its own worker, and *lenders* of the same compute class, whic
 devices to it. A gang is together until the last attempt that carries on from its first one has
 ended; none of its workers is in another gang, or gets another stage, meanwhile.
 
-A gang begins once enough workers of a class are idle. Until then the first stage that waits for
-a gang keeps the idle workers: else stages of one worker would take each of them, and a gang would
+A gang begins once enough workers of a class are idle. Until then the first stage that waits for a
+gang keeps the idle workers: else stages of one worker would take each of them, and a gang would
 never find enough. At most one of the workers on a GPU may be in a gang: NCCL refuses two processes
-on one GPU. A gang waits for a worker with an audit: a second process may find no memory there.
+on one GPU. A gang takes no worker that trains an audit, and waits until that has ended: a second
+process may find no memory there.
 
-Where a stage raises on a gang, nobody knows which of its workers is broken, if one is. The next
-gang is the one that trains the stage under most of the *explanations*: sets of a few workers, of
-which each gang that failed had one. If there is none left, the trial is the reason. Those that were
-in every such gang are *suspects*: others are waited for. So one or two broken workers fail no trial
-that others can train, if few gangs must be tried for that. Where a stage is lost with a worker,
-that worker is known, but it may come back under another name: the next gang has as few workers as
+Where a stage raises on a gang, nobody knows which of its workers is broken, if one is. An
+*explanation* is a small set of workers such that each gang that failed had at least one of them: if
+these are broken, all failures are explained. The next gang avoids as many explanations as can be.
+If no explanation is left, the trial is the reason. Workers that were in every such gang are
+*suspects*: the stage waits for other workers. So one or two broken workers fail no trial that
+others can train, if few gangs must be tried for that. Where a stage is lost with a worker, that
+worker is known, but it may come back under another name: the next gang has as few workers as
 possible that joined since, or that are of the same host.
 """
 
@@ -115,7 +117,7 @@ class SeveralWorkers(Policy):
             self._audited = event.nodes.keys()
 
     def requested(self, node: Node) -> None:
-        """Note whether a stage that a trial asks for takes several workers, or one before it."""
+        """Note whether a requested stage, or a stage before it, takes several workers."""
         if not self._is_asked and DEVICES in node.sequences:
             self._is_asked = any(self._workers_of(above) > 1 for above in node.up())
 

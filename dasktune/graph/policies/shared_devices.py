@@ -52,7 +52,7 @@ class _Device:
     running: dict[str, Attempt] = field(default_factory=dict)
     audits: dict[str, Stage] = field(default_factory=dict)
     most: dict[str, int] = field(default_factory=dict)
-    """The largest number of stages beside which that of each worker ran, itself included."""
+    """By worker: the largest number of stages that ran on the device during its own."""
     load: float = 0.0
     at: float = 0.0
     passed: int = 0
@@ -262,7 +262,7 @@ class SharedDevices(Policy):
         return [worker for worker in workers if self._has_room(worker)]
 
     def count_startable(self, workers: Collection[str]) -> int:
-        """Return how many stages some idle workers may begin beside those that are ready."""
+        """Return how many stages idle workers may begin in addition to those that are ready."""
         free, joining = set[int | str](), set[int]()
         for worker in workers:
             device = self._device_of.get(worker)
@@ -284,7 +284,7 @@ class SharedDevices(Policy):
     def preferred(self, slots: list[Slot]) -> list[Slot]:
         """Return the slots beside the fewest others, first those that hold memory already.
 
-        So that no other process takes some more.
+        This keeps further processes from taking memory.
         """
         slots = sorted(slots, key=lambda slot: self._rank(slot.worker))
         least = self.company(slots[0].worker)
@@ -359,7 +359,7 @@ class SharedDevices(Policy):
         ) and self._fits_beside(node, worker, kind, device)
 
     def _has_room(self, worker: str) -> bool:
-        """Whether the stages that run on a worker's device leave it one of its own like them."""
+        """Whether one more stage like those that run on a device may run there, on this worker."""
         device = self._device_of.get(worker)
         if device is None or worker in device.running:
             return True
