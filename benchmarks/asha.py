@@ -25,8 +25,8 @@ import numpy as np
 from figures import Figure, main
 
 import dasktune as dt
+from dasktune._engine.limits import Limits
 from dasktune.algos.samplers import GivenSource
-from dasktune.engine.limits import Limits
 from dasktune.sequences import Constant
 from dasktune.space import Configuration, Space
 

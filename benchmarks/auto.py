@@ -25,9 +25,9 @@ from figures import Figure, main
 from targets import METRIC, NamedTrace, shuffled
 
 import dasktune as dt
+from dasktune._engine.limits import Limits
 from dasktune.algos.base import Tuner
 from dasktune.algos.samplers import GivenSource
-from dasktune.engine.limits import Limits
 from dasktune.simulate import Trace
 
 TRAININGS = 20

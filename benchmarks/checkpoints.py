@@ -28,13 +28,13 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from trainers import Heavy
 
+from dasktune._worker.host import StageHost
+from dasktune._worker.job import Job, StageSpec
 from dasktune.graph.keys import Chain, encode_at
 from dasktune.sequences import Constant
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.tensors import digest_of
-from dasktune.worker.host import StageHost
-from dasktune.worker.job import Job, StageSpec
 
 OVER_RAW = 1.25
 """Largest time, as a multiple of that of one raw file."""

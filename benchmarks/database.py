@@ -16,10 +16,10 @@ import numpy as np
 import sqlalchemy as sa
 from figures import Figure, main
 
-from dasktune.driver.history import History
-from dasktune.driver.recorder import Recorder
-from dasktune.engine.outcome import Outcome
-from dasktune.engine.trials import TrialRecord
+from dasktune._driver.history import History
+from dasktune._driver.recorder import Recorder
+from dasktune._engine.outcome import Outcome
+from dasktune._engine.trials import TrialRecord
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.space import Float, Int, Space
 from dasktune.storage.database.database import Batch, Database

@@ -14,12 +14,12 @@ from spaces import STEPS, all_different, three_levels
 from trainers import Nothing
 
 import dasktune as dt
+from dasktune._worker.host import StageHost
+from dasktune._worker.job import Job, StageSpec
 from dasktune.graph.keys import Chain, root_key
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, Exponential, Sequence
 from dasktune.types import Decision, Report
-from dasktune.worker.host import StageHost
-from dasktune.worker.job import Job, StageSpec
 
 SIZES, SHORT_SIZES = (1_000, 10_000, 100_000), (100, 1_000)
 WORKERS = 40

@@ -11,8 +11,8 @@ from figures import Figure, main
 from simulated import engine_of, runner_of
 
 import dasktune as dt
-from dasktune.driver.scaling import usable_slots
-from dasktune.engine.timeouts import CLAIM_SECONDS
+from dasktune._driver.scaling import usable_slots
+from dasktune._engine.timeouts import CLAIM_SECONDS
 from dasktune.graph.events import Lent
 from dasktune.graph.shares import Claim, Lending, even_shares
 from dasktune.simulate.jobs import Mishaps

@@ -30,9 +30,9 @@ from threads import client_of_threads
 from written import open_study, write_study
 
 import dasktune as dt
-from dasktune.cluster.local import LOCAL_SETTINGS
-from dasktune.dashboard.access import HEADER
-from dasktune.dashboard.process import served
+from dasktune._cluster.local import LOCAL_SETTINGS
+from dasktune._dashboard.access import HEADER
+from dasktune._dashboard.process import served
 from dasktune.simulate import Simulation
 
 TRIALS, SHORT_TRIALS = 100_000, 200

@@ -22,9 +22,9 @@ from spaces import REQUESTED, STEPS, UNIQUE, hippo_144, random_space, unique_ste
 from trainers import Counting, logged
 
 import dasktune as dt
-from dasktune.cluster.local import local_client
-from dasktune.worker.messages import StateSaved, unpacked
-from dasktune.worker.plugin import TOPIC
+from dasktune._cluster.local import local_client
+from dasktune._worker.messages import StateSaved, unpacked
+from dasktune._worker.plugin import TOPIC
 
 RANDOM_STEPS = 12
 SLEEP_SECONDS = 0.002

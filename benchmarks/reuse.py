@@ -20,8 +20,8 @@ from spaces import BATCH_SIZES, REQUESTED, STEPS, UNIQUE, hippo_144
 from trainers import Counting, logged
 
 import dasktune as dt
-from dasktune.cluster.local import local_client
-from dasktune.results.summary import Summary
+from dasktune._cluster.local import local_client
+from dasktune._results.summary import Summary
 from dasktune.sequences import Constant, MultiStep, Piecewise
 
 WORKERS = 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dasktune.engine.engine import Engine
-from dasktune.engine.limits import Limits
+from dasktune._engine.engine import Engine
+from dasktune._engine.limits import Limits
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.keys import root_key

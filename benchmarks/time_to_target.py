@@ -39,10 +39,10 @@ from recorded import RecordedSet
 from targets import METRIC, NamedTrace, shuffled
 
 import dasktune as dt
+from dasktune._engine.limits import Limits
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves import Prediction, Question
 from dasktune.algos.samplers import GivenSource
-from dasktune.engine.limits import Limits
 from dasktune.traces.trace import CONFIGURATION
 
 TRIALS, SHORT_TRIALS = 100, 20

@@ -27,8 +27,8 @@ Call = tuple[str, str]
 """File below the package, and function."""
 
 DRAWN = re.compile(r"algos/sampled.py draw")
-SUBMITTED = re.compile(r"driver/connection.py submit")
-RECEIVED = re.compile(r"driver/attempts.py receive")
+SUBMITTED = re.compile(r"_driver/connection.py submit")
+RECEIVED = re.compile(r"_driver/attempts.py receive")
 DECIDED = re.compile(r"algos/asha.py (told|on_report)")
 
 

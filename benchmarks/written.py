@@ -15,12 +15,12 @@ from simulated import runner_of
 from trainers import Nothing
 
 import dasktune as dt
+from dasktune._engine.engine import Engine
+from dasktune._engine.outcome import Outcome
+from dasktune._study.additions import recorder_of
 from dasktune.algos.base import Tuner
-from dasktune.engine.engine import Engine
-from dasktune.engine.outcome import Outcome
 from dasktune.graph.events import Event, RunStage, Saved, TrainingEnded
 from dasktune.simulate.jobs import Mishaps
-from dasktune.study.additions import recorder_of
 from dasktune.types import Step
 
 TOGETHER = 500

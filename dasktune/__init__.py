@@ -5,41 +5,41 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from dasktune.lazy import import_on_use
+from dasktune._lazy import import_on_use
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Branch": "dasktune.space",
-    "Callback": "dasktune.study.callbacks",
+    "Callback": "dasktune._study.callbacks",
     "CheckpointStore": "dasktune.storage.checkpoints",
     "Choice": "dasktune.space",
     "Family": "dasktune.space",
     "Float": "dasktune.space",
     "Forest": "dasktune.algos.forest",
     "Int": "dasktune.space",
-    "Limits": "dasktune.engine.limits",
+    "Limits": "dasktune._engine.limits",
     "Needs": "dasktune.needs",
     "ResumableLoader": "dasktune.trainer",
     "Run": "dasktune.trainer",
-    "Scale": "dasktune.engine.scaling",
+    "Scale": "dasktune._engine.scaling",
     "Space": "dasktune.space",
-    "Study": "dasktune.study.study",
-    "Timeouts": "dasktune.engine.timeouts",
+    "Study": "dasktune._study.study",
+    "Timeouts": "dasktune._engine.timeouts",
     "TorchTrainer": "dasktune.trainer",
     "Trainer": "dasktune.trainer",
-    "Trial": "dasktune.engine.trials",
+    "Trial": "dasktune._engine.trials",
     "TrialState": "dasktune.types",
     "check_resume": "dasktune.trainer",
-    "create_study": "dasktune.study.create",
-    "delete_study": "dasktune.study.deletion",
+    "create_study": "dasktune._study.create",
+    "delete_study": "dasktune._study.deletion",
     "doctor": "dasktune.doctor",
     "from_optuna": "dasktune.trainer.objective",
     "loader": "dasktune.trainer",
-    "local_client": "dasktune.cluster.local",
-    "merge_rate": "dasktune.results.merge_rate",
-    "preview": "dasktune.study.preview",
-    "rename_study": "dasktune.study.deletion",
+    "local_client": "dasktune._cluster.local",
+    "merge_rate": "dasktune._results.merge_rate",
+    "preview": "dasktune._study.preview",
+    "rename_study": "dasktune._study.deletion",
     "simulate": "dasktune.simulate",
     "slurm_client": "dasktune.slurm",
 }

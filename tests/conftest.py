@@ -29,9 +29,9 @@ from distributed import Client, LocalCluster
 from distributed.comm import core
 from tornado.ioloop import IOLoop
 
-from dasktune.cluster.fork_server import SWITCH as FORK_SWITCH
-from dasktune.cluster.local import local_client
-from dasktune.driver.retention.kept_ends import SWITCH as OMIT_SWITCH
+from dasktune._cluster.fork_server import SWITCH as FORK_SWITCH
+from dasktune._cluster.local import local_client
+from dasktune._driver.retention.kept_ends import SWITCH as OMIT_SWITCH
 from dasktune.storage import checkpoints
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.isolation import give_own_generator

@@ -17,9 +17,9 @@ from typing import Self, TextIO
 
 from distributed import Worker
 
-from dasktune.worker.control import Control
-from dasktune.worker.host import StageHost
-from dasktune.worker.plugin import StagePlugin
+from dasktune._worker.control import Control
+from dasktune._worker.host import StageHost
+from dasktune._worker.plugin import StagePlugin
 
 PATIENCE = 120.0
 """How long a test waits for an event before it fails, in seconds: the machine may be busy."""

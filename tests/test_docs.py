@@ -20,8 +20,8 @@ from distributed import Client
 from typer.testing import CliRunner
 
 import dasktune as dt
+from dasktune._cluster.local import local_client
 from dasktune.cli import app
-from dasktune.cluster.local import local_client
 from dasktune.sequences import MultiStep
 from dasktune.trainer.check_resume.check import check_resume
 from dasktune.trainer.check_resume.new_process import run_in_new_process

@@ -18,9 +18,9 @@ PACKAGE = ROOT / "dasktune"
 
 LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
     (
-        ("lazy", "packages whose names are imported on first use"),
+        ("_lazy", "packages whose names are imported on first use"),
         ("errors", "one error class for each reaction of the caller"),
-        ("words", "words of messages: amounts with their nouns, and lists"),
+        ("_words", "words of messages: amounts with their nouns, and lists"),
         ("needs", "what a stage asks of its worker, and what workers have"),
         ("types", "the nouns that all parts share: steps, reports, decisions, objectives"),
     ),
@@ -33,28 +33,28 @@ LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
         ("algos", "tuners: reports in, decisions out; samplers and learning curves"),
         ("samplers", "the public names of samplers"),
     ),
-    (("engine", "a tuner and a dispatcher together: events in, orders out"),),
+    (("_engine", "a tuner and a dispatcher together: events in, orders out"),),
     (
         ("logs", "configuration of log records; secrets are removed"),
-        ("config_file", "the file dasktune.toml"),
+        ("_config_file", "the file dasktune.toml"),
         ("storage", "checkpoints, leases, and the database"),
     ),
     (("trainer", "the class that users subclass, fingerprints, exact resume"),),
-    (("worker", "the worker side of a run: trains stages and saves checkpoints"),),
+    (("_worker", "the worker side of a run: trains stages and saves checkpoints"),),
     (
-        ("cluster", "Dask workers as slots; local and existing clusters"),
+        ("_cluster", "Dask workers as slots; local and existing clusters"),
         ("slurm", "workers, and the driver, as SLURM jobs"),
     ),
-    (("driver", "the driver side of a run: the engine on Dask, leases, eviction"),),
+    (("_driver", "the driver side of a run: the engine on Dask, leases, eviction"),),
     (("traces", "recorded learning curves"),),
     (("mirror", "a study in other programs: Optuna, loggers"),),
-    (("results", "read-only results of a study: summary, predictions, inventory"),),
+    (("_results", "read-only results of a study: summary, predictions, inventory"),),
     (("simulate", "the engine on a virtual clock"),),
     (("report", "pictures, texts about a study, and what it has cost"),),
-    (("study", "the study that users create, run and query"),),
+    (("_study", "the study that users create, run and query"),),
     (
         ("integrations", "ready trainers for frameworks, one module each"),
-        ("dashboard", "the page of a study: live from a web server, or in a file as the report"),
+        ("_dashboard", "the page of a study: live from a web server, or in a file as the report"),
         ("doctor", "checks of cluster, store and database before a study runs"),
         ("testing", "conformance tests for users' own tuners and predictors"),
     ),
@@ -69,7 +69,7 @@ A module imports only from its own layer and from the layers before it.
 LEVEL = {name: level for level, layer in enumerate(LAYERS) for name, _ in layer}
 PURE = (
     "errors",
-    "words",
+    "_words",
     "needs",
     "types",
     "sequences",
@@ -77,7 +77,7 @@ PURE = (
     "graph",
     "algos",
     "samplers",
-    "engine",
+    "_engine",
 )
 """The folders and modules that use no Dask, file, network, clock or global random state."""
 
@@ -381,7 +381,7 @@ def test_a_seeded_generator_is_pure() -> None:
     ],
 )
 def test_a_smell_is_found(text: str) -> None:
-    assert len(smells("dasktune.study.study", ast.parse(text))) == 1
+    assert len(smells("dasktune._study.study", ast.parse(text))) == 1
 
 
 if __name__ == "__main__":

@@ -49,5 +49,5 @@ def _client(kind: type, options: list[dict[str, Any]]) -> Iterator[Client]:
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        patch.setattr("dasktune.cluster.workers.PROBE_SECONDS", PATIENCE)
+        patch.setattr("dasktune._cluster.workers.PROBE_SECONDS", PATIENCE)
         yield client

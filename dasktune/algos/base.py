@@ -29,12 +29,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from typing import ClassVar, Final
 
+from dasktune._lazy import method_of
 from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.algos.forest.priority import Priority, PriorityQuestion
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.algos.unreached import unreached_changes
 from dasktune.errors import ConfigurationError, InternalError, call_problems, refuse
-from dasktune.lazy import method_of
 from dasktune.sequences import Sequence
 from dasktune.space import Configuration, Space
 from dasktune.types import Decision, Report, Step

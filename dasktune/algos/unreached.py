@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 
+from dasktune._words import listed
 from dasktune.space import Configuration
 from dasktune.types import Step
-from dasktune.words import listed
 
 _MOST_LISTED = 3
 _FURTHEST: Step = 2**63

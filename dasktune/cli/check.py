@@ -45,10 +45,10 @@ def check(
 
     Trains in one go and with a new process in between, and compares bit for bit.
     """
+    from dasktune._worker.gpus import visible_gpus
     from dasktune.trainer.check_resume.check import check_resume
     from dasktune.trainer.check_resume.plan import until
     from dasktune.trainer.check_resume.verdict import device_of
-    from dasktune.worker.gpus import visible_gpus
 
     study, tuner = open_study(file, config)
     chosen = _trial(tuner, trial)

@@ -314,7 +314,7 @@ def rm(
 
     Its trials, log and metrics are lost. It is refused while a driver runs the study.
     """
-    from dasktune.study.deletion import delete_study
+    from dasktune._study.deletion import delete_study
 
     places, name = chosen_study(stores.places(target, study))
     delete = partial(delete_study, name, storage=places.store, database=places.database)
@@ -362,7 +362,7 @@ def rename(
 
     The study file must use the new name, too. It is refused while a driver runs the study.
     """
-    from dasktune.study.deletion import rename_study
+    from dasktune._study.deletion import rename_study
 
     places, old = chosen_study(stores.places(target, study))
     rename_study(old, name, storage=places.store, database=places.database)
@@ -440,7 +440,7 @@ def report(
     stores: StoreFlags,
 ) -> None:
     """Write the HTML report of a study."""
-    from dasktune.dashboard.saved import write_report
+    from dasktune._dashboard.saved import write_report
 
     places = stores.places(target, study)
     database = str(places.database)
@@ -465,7 +465,7 @@ def replay(
 
     Says "identical" or shows the first decision that comes out otherwise (exit code 1).
     """
-    from dasktune.engine.event_log import in_words
+    from dasktune._engine.event_log import in_words
 
     study, tuner = open_study(file, config)
     result = study.replay(tuner)

@@ -39,11 +39,11 @@ def show(
     StorageError
         If there is no database, or it cannot be read.
     """
+    from dasktune._dashboard.access import Access
+    from dasktune._dashboard.changes import StudyChanges
+    from dasktune._dashboard.files import bokeh_files
+    from dasktune._dashboard.server import Studies, serve
     from dasktune.cli.status import database_at
-    from dasktune.dashboard.access import Access
-    from dasktune.dashboard.changes import StudyChanges
-    from dasktune.dashboard.files import bokeh_files
-    from dasktune.dashboard.server import Studies, serve
     from dasktune.storage.database.database import Database
 
     bokeh_files()  # where they are missing, say so before a study file is loaded

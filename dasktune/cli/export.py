@@ -6,16 +6,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dasktune._words import counted
 from dasktune.cli.options import open_results
 from dasktune.errors import ConfigurationError
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import size_text
 from dasktune.types import Step
-from dasktune.words import counted
 
 if TYPE_CHECKING:
+    from dasktune._study.study import Study
     from dasktune.cli.ls import Places
-    from dasktune.study.study import Study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

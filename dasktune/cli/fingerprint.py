@@ -15,8 +15,8 @@ from dasktune.cli.options import AsJson, Config, StudyPath, print_json
 from dasktune.errors import ConfigurationError, unknown
 
 if TYPE_CHECKING:
+    from dasktune._study.config import StudyConfig
     from dasktune.storage.database.database import Database
-    from dasktune.study.config import StudyConfig
     from dasktune.trainer import Fingerprint
 
 
@@ -99,9 +99,9 @@ def _read(file: Path, settings: Sequence[str]) -> tuple[StudyConfig, Fingerprint
 
     Files that checks have seen count as the database of the study has them.
     """
+    from dasktune._study.create import config_of
     from dasktune.cli.study_file import load
     from dasktune.storage.verdicts import Verdicts
-    from dasktune.study.create import config_of
 
     config = config_of(lambda: load(file, settings).study())
     if config is None:

@@ -10,20 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
+from dasktune._driver.history import record_of
+from dasktune._driver.retention.listing import StoreListing, list_store, remove_orphan
+from dasktune._driver.retention.value import ENOUGH, StateValues, StoreValues, mark
+from dasktune._engine.timeouts import STALE_SECONDS
+from dasktune._engine.trials import TrialRecord
+from dasktune._results.keep import keep_of, kept_keys
+from dasktune._results.results import alone_key_of, objective_of, register, seeded_key_of
 from dasktune.cli.ls import Places
-from dasktune.driver.history import record_of
-from dasktune.driver.retention.listing import StoreListing, list_store, remove_orphan
-from dasktune.driver.retention.value import ENOUGH, StateValues, StoreValues, mark
-from dasktune.engine.timeouts import STALE_SECONDS
-from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, StorageError, refuse
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView
 from dasktune.report.formats import duration, percent, printable
-from dasktune.results.keep import keep_of, kept_keys
-from dasktune.results.results import alone_key_of, objective_of, register, seeded_key_of
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database

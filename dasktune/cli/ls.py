@@ -8,20 +8,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dasktune._results.inventory import Holding, Inventory, Shelf, take_inventory
+from dasktune._study.config import default_database
+from dasktune._words import counted
 from dasktune.cli.results import table
 from dasktune.cli.status import DATABASES, check_exists
 from dasktune.cli.study_file import config_in
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.report.formats import duration, percent, printable
-from dasktune.results.inventory import Holding, Inventory, Shelf, take_inventory
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.leases import Lease
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import size_text
-from dasktune.study.config import default_database
-from dasktune.words import counted
 
 MOST_TRIALS = 5
 """Trials of a checkpoint that are named."""

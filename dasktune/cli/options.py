@@ -20,11 +20,11 @@ import typer
 from dasktune.errors import ConfigurationError, unknown
 
 if TYPE_CHECKING:
+    from dasktune._results.results import StudyResults
+    from dasktune._study.study import Study
     from dasktune.algos.base import Tuner
     from dasktune.cli.ls import Places
-    from dasktune.results.results import StudyResults
     from dasktune.storage.database.database import Database
-    from dasktune.study.study import Study
 
 Group = TypeVar("Group")
 
@@ -299,8 +299,8 @@ def open_results(places: Places) -> Iterator[StudyResults]:
     ConfigurationError
         If there is no database or no study in it, or `places` names none of several studies.
     """
+    from dasktune._results.results import StudyResults
     from dasktune.graph.attempts import DispatchOptions
-    from dasktune.results.results import StudyResults
     from dasktune.storage.checkpoints import CheckpointStore
 
     with _database(places) as database:

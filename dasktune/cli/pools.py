@@ -14,8 +14,8 @@ from dasktune.errors import ConfigurationError, refuse, shown
 from dasktune.needs import TAGS
 
 if TYPE_CHECKING:
+    from dasktune._study.config import StudyConfig
     from dasktune.algos.base import Tuner
-    from dasktune.study.config import StudyConfig
 
 Pool = int | Mapping[str, int]
 """A number of workers, or their numbers by class."""
@@ -88,7 +88,7 @@ def pool_text(classes: Mapping[str, int]) -> str:
     >>> pool_text({"fast": 2, "slow": 4})
     '6 workers (2 x fast, 4 x slow)'
     """
-    from dasktune.words import counted
+    from dasktune._words import counted
 
     each = ", ".join(f"{number:,} x {name}" for name, number in classes.items())
     return f"{counted(size_of(classes), 'worker')} ({each})"
@@ -122,8 +122,8 @@ def configured(file: Path, settings: Sequence[str]) -> tuple[StudyConfig, Tuner]
     ConfigurationError
         If the file creates no study.
     """
+    from dasktune._study.create import config_of
     from dasktune.cli.study_file import load
-    from dasktune.study.create import config_of
 
     config = config_of(lambda: load(file, settings).study())
     if config is None:

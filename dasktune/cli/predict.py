@@ -19,8 +19,8 @@ from dasktune.cli.options import (
 from dasktune.errors import refuse
 
 if TYPE_CHECKING:
-    from dasktune.results.prediction import Checks, TrialPrediction
-    from dasktune.results.results import StudyResults
+    from dasktune._results.prediction import Checks, TrialPrediction
+    from dasktune._results.results import StudyResults
 
 LEAST_CHANCE = 0.05
 """The text gives the expected time to a target only from this probability on."""
@@ -28,7 +28,7 @@ LEAST_CHANCE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionFlags:
-    """The arguments of `dasktune.results.results.StudyResults.predict`."""
+    """The arguments of `dasktune._results.results.StudyResults.predict`."""
 
     step: Annotated[
         list[int] | None,
@@ -138,9 +138,9 @@ def predict(
 
 def in_words(predicted: TrialPrediction, target: float | None) -> str:
     """Return a prediction as text: a table of the fan, and the chance to reach a target."""
+    from dasktune._results.prediction import INTERVALS
     from dasktune.cli.results import shown, table
     from dasktune.report.formats import printable
-    from dasktune.results.prediction import INTERVALS
     from dasktune.types import Direction
 
     step, value = predicted.measured[-1]
@@ -177,9 +177,9 @@ def of_checks(checks: Checks) -> str:
 
 def of_target(predicted: TrialPrediction, target: float) -> str:
     """Return a sentence on whether a trial reaches a target, and when if that is likely."""
+    from dasktune._words import counted
     from dasktune.cli.results import shown
     from dasktune.report.formats import duration
-    from dasktune.words import counted
 
     reached, steps = predicted.reached(target), predicted.expected_steps(target)
     if reached is not None:

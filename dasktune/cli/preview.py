@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dasktune._study.config import StudyConfig
+from dasktune._study.create import config_of
+from dasktune._study.preview import needs_of_configurations, refuse_unmet
 from dasktune.algos.auto import FURTHEST
 from dasktune.algos.base import Tuner, known_configurations
 from dasktune.cli.pools import Pool, PoolOptions, configured
@@ -17,14 +20,11 @@ from dasktune.graph.cost import Cost, Costs, StudyTrials, cost_of, costs_of
 from dasktune.needs import Offer
 from dasktune.simulate.pool import offer_problems, offers_of
 from dasktune.space import Configuration
-from dasktune.study.config import StudyConfig
-from dasktune.study.create import config_of
-from dasktune.study.preview import needs_of_configurations, refuse_unmet
 from dasktune.trainer.base import change_problems_of
 from dasktune.types import Step
 
 if TYPE_CHECKING:
-    from dasktune.study.study import Study
+    from dasktune._study.study import Study
 
 FIELDS = (
     *("trials", "steps_requested", "steps_unique", "merge_rate", "critical_path"),

@@ -8,16 +8,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dasktune.engine.limits import ALIKE, STOPPED
-from dasktune.engine.trials import Trial
+from dasktune._engine.limits import ALIKE, STOPPED
+from dasktune._engine.trials import Trial
+from dasktune._results.state_words import state_word
+from dasktune._results.summary import savings_line
+from dasktune._words import counted
 from dasktune.report.formats import printable
-from dasktune.results.state_words import state_word
-from dasktune.results.summary import savings_line
 from dasktune.types import Direction, TrialState
-from dasktune.words import counted
 
 if TYPE_CHECKING:
-    from dasktune.study.study import Study
+    from dasktune._study.study import Study
 
 MOST_TRIALS = 5
 """Rows of the table of the best trials."""

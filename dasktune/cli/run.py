@@ -35,8 +35,8 @@ from dasktune.errors import ConfigurationError
 if TYPE_CHECKING:
     from distributed import Client
 
+    from dasktune._study.study import Study
     from dasktune.cli.target import Place
-    from dasktune.study.study import Study
 
 Connecting = Callable[[], "AbstractContextManager[Client | None]"]
 
@@ -119,8 +119,8 @@ def run(
     runs, dasktune.toml beside FILE may say: [run] has flags of this command, [slurm] what its
     jobs need.
     """
+    from dasktune._engine.limits import Limits
     from dasktune.cli.target import place_of
-    from dasktune.engine.limits import Limits
     from dasktune.logs import configure
 
     failures = {"alike_failures": None} if keep_going else {}
@@ -176,7 +176,7 @@ def _print_results(study: Study, page: Path | None, *, as_json: bool) -> int:
 
 
 def _optimize(study: Study, optimize: Callable[..., None], client: Connecting) -> None:
-    from dasktune.driver.interrupt import interruptible
+    from dasktune._driver.interrupt import interruptible
 
     try:
         with interruptible(study.stop), client() as connected:
@@ -196,8 +196,8 @@ def _with_page(
     **more: Any,
 ) -> None:
     """Optimize while a process of its own serves the live page; print its address and Dask's."""
-    from dasktune.dashboard.process import served
-    from dasktune.driver.run import cluster_of, gpus_per_local_worker
+    from dasktune._dashboard.process import served
+    from dasktune._driver.run import cluster_of, gpus_per_local_worker
 
     needs = study.results.options.needs
     gpus = gpus_per_local_worker(client, place.local_gpus, place.most_per_gpu, needs)

@@ -193,7 +193,7 @@ def _compared(
     speeds: Mapping[str, float] | None,
 ) -> Sequence[Compared]:
     """Return the results of simulated runs of all tuners."""
-    from dasktune.engine.limits import Limits
+    from dasktune._engine.limits import Limits
     from dasktune.simulate.comparison import compare
 
     (metric,), (direction,) = objective.metrics, objective.directions
@@ -219,7 +219,7 @@ def _needs(conditions: ConditionOptions, trace: Trace) -> list[Needs] | None:
     """Return the needs of each configuration, by a study file; None without one."""
     if conditions.needs_of is None:
         return None
-    from dasktune.study.preview import needs_of_configurations
+    from dasktune._study.preview import needs_of_configurations
 
     config, tuner = configured(conditions.needs_of, conditions.config or ())
     return needs_of_configurations(trace.sequences, tuner.searched_space, config.needs)
@@ -377,8 +377,8 @@ def _text(
     classes: Mapping[str, int] | None,
 ) -> Iterator[str]:
     """Yield a heading and the lines of a table for each number of workers."""
+    from dasktune._words import counted
     from dasktune.cli.results import table
-    from dasktune.words import counted
 
     names = {"best": f"best {metric}", "seconds": "seconds", "steps": "steps"}
     if target is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from dasktune._study.config import default_database
 from dasktune.cli.results import shown, table
 from dasktune.cli.study_file import config_in
 from dasktune.errors import ConfigurationError, unknown
@@ -14,7 +15,6 @@ from dasktune.report.status import MOST_FAILED, StudyStatus, status_of
 from dasktune.report.story import story_of
 from dasktune.storage.database.database import Database
 from dasktune.storage.layout import MARKER
-from dasktune.study.config import default_database
 
 __all__ = ["DATABASES", "MOST_FAILED", "StudyStatus", "in_words", "migrate", "read", "story"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from dasktune.engine.timeouts import HEARTBEAT_SECONDS
+from dasktune._engine.timeouts import HEARTBEAT_SECONDS
+from dasktune._study.from_elsewhere import stop_study
 from dasktune.storage.database.database import Database
-from dasktune.study.from_elsewhere import stop_study
 
 if TYPE_CHECKING:
     from dasktune.cli.ls import Places

@@ -20,14 +20,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
+from dasktune._study.folder import running_file
 from dasktune.errors import ConfigurationError, DasktuneError, refuse, unknown
 from dasktune.storage.redaction import redacted
-from dasktune.study.folder import running_file
 
 if TYPE_CHECKING:
+    from dasktune._study.config import StudyConfig
+    from dasktune._study.study import Study
     from dasktune.algos.base import Tuner
-    from dasktune.study.config import StudyConfig
-    from dasktune.study.study import Study
 
 Made = TypeVar("Made")
 
@@ -55,7 +55,7 @@ class StudyFile:
 
     def study(self) -> Study:
         """Return the study; creates or opens it."""
-        from dasktune.study.study import Study
+        from dasktune._study.study import Study
 
         return self._make("study", Study)
 
@@ -124,7 +124,7 @@ def config_in(path: Path, settings: Iterable[str] = ()) -> StudyConfig:
     ConfigurationError
         If `load` refuses the file, it creates no study, or the study's store has moved.
     """
-    from dasktune.study.create import config_of
+    from dasktune._study.create import config_of
 
     config = config_of(lambda: load(path, settings).study())
     if config is None:

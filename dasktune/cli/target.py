@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dasktune.config_file import FILE, table_of
+from dasktune._config_file import FILE, table_of
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.graph.audits import audit_problems
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from dasktune.engine.timeouts import Timeouts
+    from dasktune._engine.timeouts import Timeouts
     from dasktune.slurm import SlurmOptions
 
 TABLE = "run"
@@ -46,7 +46,7 @@ class Place:
     scheduler, scheduler_file
         A running cluster: its URL, or the file that its scheduler has written.
     tls_ca, tls_cert, tls_key, insecure
-        The connection to it; see `dasktune.cluster.connect.Scheduler`.
+        The connection to it; see `dasktune._cluster.connect.Scheduler`.
     slurm
         Run in jobs of SLURM.
     step_timeout, silence_timeout
@@ -109,7 +109,7 @@ class Place:
 
     def timeouts(self) -> Timeouts:
         """Return the timeouts of the run."""
-        from dasktune.engine.timeouts import Timeouts
+        from dasktune._engine.timeouts import Timeouts
 
         silence = self.silence_timeout
         return Timeouts(
@@ -137,7 +137,7 @@ class Place:
             raise ConfigurationError(f"{', '.join(given)} must come with --slurm")
         if self.is_local:
             return nullcontext
-        from dasktune.cluster.connect import Scheduler, address_in
+        from dasktune._cluster.connect import Scheduler, address_in
 
         scheduler = Scheduler(
             address=self.scheduler or address_in(str(self.scheduler_file)),

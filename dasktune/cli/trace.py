@@ -68,7 +68,7 @@ def _npz_note(curves: Trace) -> str:
 
 
 def _in_words(curves: Trace) -> str:
-    from dasktune.words import counted
+    from dasktune._words import counted
 
     configurations = counted(len(curves.configurations), "configuration")
     steps, metrics = counted(curves.steps, "step"), ", ".join(curves.metrics)

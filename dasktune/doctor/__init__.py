@@ -5,9 +5,9 @@ The module is itself the function: ``dasktune.doctor(study, client=client)``.
 
 from __future__ import annotations
 
+from dasktune._lazy import make_callable
 from dasktune.doctor.diagnosis import doctor, examine
 from dasktune.doctor.findings import Diagnosis, Finding, Status
-from dasktune.lazy import make_callable
 
 __all__ = ["Diagnosis", "Finding", "Status", "doctor", "examine"]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dask.utils import parse_timedelta
 
-from dasktune.cluster.local import LOCAL_SETTINGS
+from dasktune._cluster.local import LOCAL_SETTINGS
 from dasktune.doctor import host_checks
 from dasktune.doctor.facts import Facts, Look, WorkerFacts
 from dasktune.doctor.findings import Finding, Status, folded, ok, problem, warning

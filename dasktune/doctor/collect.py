@@ -19,7 +19,8 @@ from uuid import uuid4
 import cloudpickle
 from distributed import Client
 
-from dasktune.cluster.pools import PoolStatus, elastic_of
+from dasktune._cluster.pools import PoolStatus, elastic_of
+from dasktune._engine.timeouts import CHECK_GRACE_SECONDS, WORKERS_SECONDS
 from dasktune.doctor import process, storage, study
 from dasktune.doctor.facts import (
     Device,
@@ -31,7 +32,6 @@ from dasktune.doctor.facts import (
     WorkerFacts,
 )
 from dasktune.doctor.study import CheckedStudy
-from dasktune.engine.timeouts import CHECK_GRACE_SECONDS, WORKERS_SECONDS
 from dasktune.errors import ClusterError
 from dasktune.storage.layout import probe_folder
 from dasktune.storage.redaction import redacted

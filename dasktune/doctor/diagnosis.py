@@ -8,15 +8,15 @@ from contextlib import AbstractContextManager
 
 from distributed import Client
 
-from dasktune.cluster.local import local_client
+from dasktune._cluster.local import local_client
+from dasktune._driver.run import gpus_per_local_worker
+from dasktune._engine.timeouts import CHECK_SECONDS
+from dasktune._study.study import Study
 from dasktune.doctor.checks import diagnose
 from dasktune.doctor.collect import Collector
 from dasktune.doctor.findings import Diagnosis
 from dasktune.doctor.study import CheckedStudy
-from dasktune.driver.run import gpus_per_local_worker
-from dasktune.engine.timeouts import CHECK_SECONDS
 from dasktune.errors import ClusterError, ConfigurationError
-from dasktune.study.study import Study
 
 
 def doctor(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dasktune.cluster.pools import PoolStatus
+from dasktune._cluster.pools import PoolStatus
 from dasktune.needs import NO_NEEDS, Needs
 
 

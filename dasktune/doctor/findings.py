@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
+from dasktune._words import counted
 from dasktune.doctor.facts import WorkerFacts
-from dasktune.words import counted
 
 LINE = 100
 """Longest line, in letters, if its words allow."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from dasktune._engine.timeouts import LEASE_SECONDS, RENEW_SECONDS
+from dasktune._words import counted
 from dasktune.doctor.facts import Facts, Look, Offset, StoreUse, Torch, WorkerFacts
 from dasktune.doctor.findings import Finding, ok, problem, warning
-from dasktune.engine.timeouts import LEASE_SECONDS, RENEW_SECONDS
 from dasktune.needs import Offer, unmet_text
-from dasktune.words import counted
 
 SLOW_BYTES = 5e6
 """Bytes per second; with a slower store training waits for checkpoints."""

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from dasktune._engine.timeouts import CHECK_DATABASE_SECONDS
 from dasktune.doctor.facts import DatabaseFacts, StoreUse
-from dasktune.engine.timeouts import CHECK_DATABASE_SECONDS
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.database.connection import Connections, network_kind
 from dasktune.storage.database.database import Database

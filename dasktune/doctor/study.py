@@ -14,20 +14,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from dasktune._study.create import config_of, open_in, opening_with
+from dasktune._study.study import Study
+from dasktune._worker.hardware import describe_worker
+from dasktune._worker.job import JobPlan, open_job
+from dasktune._worker.sharing import describe_sharing
 from dasktune.doctor.facts import TrainerFacts
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import VerdictRow
 from dasktune.storage.verdicts import Verdicts
-from dasktune.study.create import config_of, open_in, opening_with
-from dasktune.study.study import Study
 from dasktune.trainer.check_resume.verdict import binding_here, device_of
 from dasktune.trainer.fingerprint.data import json_digest
 from dasktune.trainer.fingerprint.fingerprint import fingerprint
-from dasktune.worker.hardware import describe_worker
-from dasktune.worker.job import JobPlan, open_job
-from dasktune.worker.sharing import describe_sharing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

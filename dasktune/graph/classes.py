@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dasktune.words import counted
+from dasktune._words import counted
 
 MOST_CLASSES = 8
 """Classes that one sentence names."""

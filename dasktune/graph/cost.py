@@ -7,15 +7,15 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
+from dasktune._lazy import method_of
+from dasktune._words import counted
 from dasktune.errors import ConfigurationError
 from dasktune.graph.keys import root_key
 from dasktune.graph.matching import Matching
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.save_policy import SavePolicy
-from dasktune.lazy import method_of
 from dasktune.needs import NO_NEEDS, Needs, Offer
 from dasktune.types import Sequences, Step
-from dasktune.words import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

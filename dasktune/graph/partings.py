@@ -2,7 +2,7 @@
 
 The plan splits an edge where two trials part that are trained on the same devices. A trial that
 waits may still have another number of them: it takes those of the steps that it shares only when
-it asks for its training, see `dasktune.engine.scaling`. By then these steps may be trained. So a
+it asks for its training, see `dasktune._engine.scaling`. By then these steps may be trained. So a
 stage also saves its state where such a trial will part from it.
 """
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from dasktune._lazy import method_of
+from dasktune._words import counted
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.lazy import method_of
 from dasktune.types import Sequences, Step
-from dasktune.words import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from dasktune._study.folder import from_folder
 from dasktune.errors import ConfigurationError, StorageError, shown
 from dasktune.mirror import LoggedStudy, Logger, TrialRun
 from dasktune.storage.layout import slug
-from dasktune.study.folder import from_folder
 from dasktune.types import Step
 
 __all__ = ["CSVFiles"]

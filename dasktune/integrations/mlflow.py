@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from dasktune._study.folder import from_folder
 from dasktune.errors import ConfigurationError, StorageError, refuse, shown
 from dasktune.integrations.installed import framework, refuse_missing
 from dasktune.mirror import LoggedStudy, Logger, TrialRun
 from dasktune.mirror.background import in_parts
 from dasktune.storage.redaction import redacted, showable
-from dasktune.study.folder import from_folder
 from dasktune.types import Step, TrialState
 
 __all__ = ["MLflow"]

@@ -20,10 +20,12 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.metaestimators import _safe_split, available_if
 from sklearn.utils.validation import check_is_fitted
 
+from dasktune._engine.trials import Trial
+from dasktune._study.create import create_study
+from dasktune._study.study import Study
 from dasktune.algos.asha import ASHA
 from dasktune.algos.base import Tuner
 from dasktune.algos.random import Random
-from dasktune.engine.trials import Trial
 from dasktune.errors import ConfigurationError, TrainerError, refuse, unknown
 from dasktune.integrations.estimators import (
     Way,
@@ -36,8 +38,6 @@ from dasktune.integrations.estimators import (
     way_of,
 )
 from dasktune.space import Space
-from dasktune.study.create import create_study
-from dasktune.study.study import Study
 from dasktune.trainer.base import Trainer
 from dasktune.trainer.code import TrainerCode, pack, unpack
 from dasktune.trainer.fingerprint.installed import is_installed_name

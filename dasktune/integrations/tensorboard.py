@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import google_crc32c
 
+from dasktune._study.folder import from_folder
 from dasktune.errors import ConfigurationError, StorageError, shown
 from dasktune.integrations.installed import framework
 from dasktune.mirror import LoggedStudy, Logger, TrialRun
 from dasktune.storage.layout import slug
-from dasktune.study.folder import from_folder
 from dasktune.types import Step, TrialState
 
 __all__ = ["TensorBoard"]

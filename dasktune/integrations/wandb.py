@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from dasktune._study.folder import from_folder
 from dasktune.errors import ConfigurationError, StorageError, refuse, shown, unknown
 from dasktune.integrations.installed import framework, refuse_missing
 from dasktune.mirror import LoggedStudy, Logger, TrialRun
 from dasktune.storage.layout import slug
-from dasktune.study.folder import from_folder
 from dasktune.types import Step, TrialState
 
 __all__ = ["WandB"]

@@ -17,8 +17,8 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 
+from dasktune._engine.trials import TrialRecord
 from dasktune.algos.optuna_sampler import distribution_of
-from dasktune.engine.trials import TrialRecord
 from dasktune.errors import InternalError
 from dasktune.mirror.runs import plain
 from dasktune.space import Float, Int

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from typing import Any, Protocol
 
-from dasktune.engine.timeouts import LOGGER_SECONDS
-from dasktune.engine.trials import TrialRecord
+from dasktune._engine.timeouts import LOGGER_SECONDS
+from dasktune._engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, shown
 from dasktune.graph.plan import SearchPlan
 from dasktune.mirror.background import Background

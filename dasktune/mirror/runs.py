@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dasktune.engine.trials import TrialRecord
+from dasktune._engine.trials import TrialRecord
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.database.schema import StudyRow
 from dasktune.types import Metrics, Objective, Step, TrialState, Value

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from dasktune.engine.trials import TrialRecord
+from dasktune._engine.trials import TrialRecord
 from dasktune.graph.plan import SearchPlan
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import Metrics, Objective, Step, TrialState

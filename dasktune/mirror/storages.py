@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from optuna.exceptions import OptunaError
 from optuna.storages import BaseStorage, RDBStorage
 
-from dasktune.engine.timeouts import SQLITE_SECONDS
+from dasktune._engine.timeouts import SQLITE_SECONDS
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.mirror.frozen import NUMBER
 from dasktune.mirror.snapshot import metrics_named, unlogged

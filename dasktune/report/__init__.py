@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dasktune.lazy import method_of
+from dasktune._lazy import method_of
 from dasktune.report.fan import draw_fan
 from dasktune.report.sequence_plot import plot_sequence
 from dasktune.report.svg import Svg
@@ -14,7 +14,7 @@ from dasktune.report.tree_svg import draw_tree
 
 __all__ = ["Svg", "draw_fan", "draw_tree", "plot_sequence", "write_report"]
 
-_write_report = method_of("dasktune.dashboard.saved:write_report")
+_write_report = method_of("dasktune._dashboard.saved:write_report")
 
 
 def write_report(study: Any, path: str | os.PathLike[str]) -> Path:

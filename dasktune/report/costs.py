@@ -12,17 +12,17 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dasktune.driver.run_status import RunStatus
-from dasktune.engine.trials import AnyTrial
+from dasktune._driver.run_status import RunStatus
+from dasktune._engine.trials import AnyTrial
+from dasktune._results.prediction import TrialPrediction
+from dasktune._results.summary import Summary, savings_line, withdrawn_text
+from dasktune._words import counted
 from dasktune.graph.classes import classes_text
 from dasktune.report.fan import words_of
 from dasktune.report.formats import duration, number
 from dasktune.report.prospects import Prospects, prospects_of
-from dasktune.results.prediction import TrialPrediction
-from dasktune.results.summary import Summary, savings_line, withdrawn_text
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, TrialState
-from dasktune.words import counted
 
 MODELS = 20
 """Most models in their table."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dasktune._words import counted
 from dasktune.report.axes import AxisScale, bottom_axis, left_axis, value_scale
 from dasktune.report.svg import Svg, line, line_legend, tag, text, title
-from dasktune.words import counted
 
 Points = tuple[tuple[float, float], ...]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dasktune._results.prediction import INTERVALS, TrialPrediction, turned
 from dasktune.report.axes import AxisScale, bottom_axis, left_axis, value_scale
 from dasktune.report.curves import (
     BOTTOM,
@@ -19,7 +20,6 @@ from dasktune.report.curves import (
 )
 from dasktune.report.formats import number
 from dasktune.report.svg import Svg, line, line_legend, tag, text, title
-from dasktune.results.prediction import INTERVALS, TrialPrediction, turned
 
 HEIGHT = 380.0
 

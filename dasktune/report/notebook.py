@@ -10,8 +10,11 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
+from dasktune._engine.trials import Trial
+from dasktune._results.state_words import WORDS, state_word, states_text
+from dasktune._results.summary import savings_line
+from dasktune._words import counted
 from dasktune.algos.base import Tuner, options_of
-from dasktune.engine.trials import Trial
 from dasktune.errors import ConfigurationError
 from dasktune.graph.cost import Cost, Costs
 from dasktune.graph.plan import SearchPlan
@@ -21,13 +24,10 @@ from dasktune.report.formats import number
 from dasktune.report.sequence_plot import plot_sequence, sparkline
 from dasktune.report.status_report import is_driven
 from dasktune.report.tree_svg import draw_tree
-from dasktune.results.state_words import WORDS, state_word, states_text
-from dasktune.results.summary import savings_line
 from dasktune.sequences import Constant, Sequence
 from dasktune.space import Branch, Choice, Domain, Space
 from dasktune.space.domains import domain_text
 from dasktune.types import ValueFunction
-from dasktune.words import counted
 
 MOST_TRIALS = 5
 """Trials that a study shows, the best first."""

@@ -23,14 +23,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dasktune.driver.runner import RunSnapshot
-from dasktune.engine.engine import Engine
-from dasktune.engine.trials import TrialRecord
+from dasktune._driver.runner import RunSnapshot
+from dasktune._engine.engine import Engine
+from dasktune._engine.trials import TrialRecord
+from dasktune._results.state_words import WORDS
+from dasktune._words import counted
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.report.formats import duration, number, percent
-from dasktune.results.state_words import WORDS
 from dasktune.types import Direction, TrialState
-from dasktune.words import counted
 
 REDRAW_SECONDS = 0.25
 """Least time between two drawings."""

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dasktune._engine.event_log import Record
+from dasktune._engine.trials import Trial, TrialRecord
+from dasktune._results.prediction import TrialPrediction
 from dasktune.algos.pop import Label
 from dasktune.algos.pop.active import BEHIND, MOST_WORTH
-from dasktune.engine.event_log import Record
-from dasktune.engine.trials import Trial, TrialRecord
 from dasktune.errors import ConfigurationError
-from dasktune.results.prediction import TrialPrediction
 from dasktune.types import TrialState
 
 MOST_FANS = 3
@@ -75,7 +75,7 @@ def prospects_of(study: Any, ranked: Iterable[Trial | TrialRecord]) -> Prospects
     Parameters
     ----------
     study
-        A `dasktune.study.study.Study`.
+        A `dasktune._study.study.Study`.
     ranked
         Its trials with a value, the best first.
     """

@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import cast
 
+from dasktune._words import counted
 from dasktune.errors import refuse
 from dasktune.report.axes import AxisScale, bottom_axis, left_axis, value_scale
 from dasktune.report.formats import number
 from dasktune.report.svg import Svg, line, tag, text
 from dasktune.sequences import Sequence, as_sequence
 from dasktune.types import Step, Value, ValueFunction
-from dasktune.words import counted
 
 WIDTH, PANEL, LEFT, RIGHT, TOP, BOTTOM = 720.0, 150.0, 84.0, 20.0, 40.0, 24.0
 SPARK_WIDTH, SPARK_HEIGHT = 84.0, 22.0

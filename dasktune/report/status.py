@@ -8,10 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from textwrap import indent
 from typing import Any
 
+from dasktune._driver.audit_notes import AuditFigures, figures_of
+from dasktune._driver.history import History
+from dasktune._driver.run_status import RunStatus
+from dasktune._results.results import objective_of
+from dasktune._results.state_words import states_text
+from dasktune._results.withdrawn import Withdrawn, withdrawn_of
+from dasktune._words import counted
 from dasktune.algos.forest.ranks import lines_of
-from dasktune.driver.audit_notes import AuditFigures, figures_of
-from dasktune.driver.history import History
-from dasktune.driver.run_status import RunStatus
 from dasktune.graph.classes import classes_text
 from dasktune.graph.devices import devices_text
 from dasktune.report.formats import duration, printable
@@ -26,13 +30,9 @@ from dasktune.report.status_report import (
     running_of,
     waits_text,
 )
-from dasktune.results.results import objective_of
-from dasktune.results.state_words import states_text
-from dasktune.results.withdrawn import Withdrawn, withdrawn_of
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import RunRow, StudyRow
 from dasktune.types import Direction
-from dasktune.words import counted
 
 MOST_FAILED = 200
 """Failed trials, and groups of failed stages, that are looked at."""

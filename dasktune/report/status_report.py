@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from dasktune.driver.run_status import Wait
-from dasktune.engine.timeouts import NO_HEARTBEAT_SECONDS
+from dasktune._driver.run_status import Wait
+from dasktune._engine.timeouts import NO_HEARTBEAT_SECONDS
+from dasktune._words import counted
 from dasktune.report.formats import duration
 from dasktune.storage.database.database import FailedStages
 from dasktune.storage.database.schema import RunRow, StageRow, TrialRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Step
-from dasktune.words import counted
 
 MOST_SHOWN = 10
 """Lines of one kind, unless the user wants all."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from textwrap import indent
 
-from dasktune.driver.history import History
-from dasktune.engine.event_log import Record, in_words
-from dasktune.engine.trials import TrialRecord
+from dasktune._driver.history import History
+from dasktune._engine.event_log import Record, in_words
+from dasktune._engine.trials import TrialRecord
+from dasktune._results.results import registered
+from dasktune._results.trial_paths import rows_on_path
+from dasktune._words import counted
 from dasktune.errors import ConfigurationError
 from dasktune.report.formats import duration, printable
-from dasktune.results.results import registered
-from dasktune.results.trial_paths import rows_on_path
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StageRow, StudyRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Step
-from dasktune.words import counted
 
 
 def story_of(database: Database, row: StudyRow, number: int) -> str:

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dasktune._words import counted
 from dasktune.report.axes import AxisScale, left_axis
 from dasktune.report.formats import number
 from dasktune.report.svg import Svg, legend, line, tag, text, title
-from dasktune.words import counted
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 420.0, 72.0, 24.0, 64.0, 60.0
 WIDEST = 44.0

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from dasktune._words import counted
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.report.axes import AxisScale, bottom_axis
 from dasktune.report.formats import number
 from dasktune.report.svg import Svg, legend, tag, text, title
 from dasktune.report.tree_layout import MOST_BARS, Bar, Layout, layout
-from dasktune.words import counted
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1120.0, 16.0, 190.0, 44.0, 44.0
 HEIGHT, THIN_ROW, THICK_ROW, LABEL_ROW = 720.0, 5.0, 28.0, 11.0

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import ClassVar
 
+from dasktune._lazy import method_of
 from dasktune.errors import ConfigurationError, shown
-from dasktune.lazy import method_of
 from dasktune.sequences.values import plain, whole
 from dasktune.types import Step, Value
 

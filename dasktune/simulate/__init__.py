@@ -5,7 +5,7 @@ The module is itself the function: ``dasktune.simulate(tuner, curves, workers=8)
 
 from __future__ import annotations
 
-from dasktune.lazy import make_callable
+from dasktune._lazy import make_callable
 from dasktune.simulate.incumbents import Incumbent
 from dasktune.simulate.result import Happening, Simulation
 from dasktune.simulate.run import Curves, simulate

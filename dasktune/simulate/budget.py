@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from dasktune.engine.limits import Limits, Used
+from dasktune._engine.limits import Limits, Used
 from dasktune.simulate.jobs import SimulatedJob
 from dasktune.types import Objective
 

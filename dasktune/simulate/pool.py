@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 
-from dasktune.engine.scaling import Scale
+from dasktune._engine.scaling import Scale
 from dasktune.errors import ConfigurationError, shown, unknown
 from dasktune.needs import Amounts, Needs, Offer, needs_problems
 from dasktune.traces.timing import Pace

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from dasktune._engine.trials import Trial, TrialRecord, best_of, trial_of
+from dasktune._results.summary import Summary, models_of, summarise
 from dasktune.algos.forest.ranks import ModelWeight
-from dasktune.engine.trials import Trial, TrialRecord, best_of, trial_of
 from dasktune.graph.plan import SearchPlan
-from dasktune.results.summary import Summary, models_of, summarise
 from dasktune.simulate.incumbents import Incumbent
 from dasktune.types import Direction, Step
 

@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from dasktune._engine.engine import Engine
+from dasktune._engine.limits import Limits
+from dasktune._engine.scaling import Scale
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction, Question
-from dasktune.engine.engine import Engine
-from dasktune.engine.limits import Limits
-from dasktune.engine.scaling import Scale
 from dasktune.errors import refuse
 from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.devices import devices_at, values_at

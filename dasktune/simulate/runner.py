@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Literal
 
+from dasktune._driver.predictions import answer_or_none
+from dasktune._driver.waiting import unmet_needs, unmet_needs_text
+from dasktune._engine.engine import Engine
+from dasktune._engine.limits import Limits
+from dasktune._engine.outcome import AskOrder, Order, Outcome, RunAssessment, RunPrediction
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction, Question
-from dasktune.driver.predictions import answer_or_none
-from dasktune.driver.waiting import unmet_needs, unmet_needs_text
-from dasktune.engine.engine import Engine
-from dasktune.engine.limits import Limits
-from dasktune.engine.outcome import AskOrder, Order, Outcome, RunAssessment, RunPrediction
 from dasktune.errors import ClusterError, ConfigurationError, InternalError
 from dasktune.graph.devices import values_at, without_devices
 from dasktune.graph.events import (

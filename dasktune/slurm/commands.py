@@ -7,7 +7,7 @@ import re
 import subprocess
 from typing import Final
 
-from dasktune.engine.timeouts import SLURM_COMMAND_SECONDS
+from dasktune._engine.timeouts import SLURM_COMMAND_SECONDS
 from dasktune.errors import ClusterError
 
 NO_REASON: Final = "it does not say why"

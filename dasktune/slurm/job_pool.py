@@ -6,8 +6,8 @@ import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from dasktune.cluster.pools import PoolStatus, WorkerPool
-from dasktune.engine.timeouts import RESUBMIT_SECONDS
+from dasktune._cluster.pools import PoolStatus, WorkerPool
+from dasktune._engine.timeouts import RESUBMIT_SECONDS
 from dasktune.needs import Offer
 from dasktune.slurm.options import SlurmOptions
 from dasktune.slurm.scaling import Demand

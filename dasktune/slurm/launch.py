@@ -19,13 +19,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from dasktune.engine.timeouts import RELAUNCH_SECONDS
+from dasktune._engine.timeouts import RELAUNCH_SECONDS
 from dasktune.errors import ConfigurationError
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 SHARED_DEVICE = "DASKTUNE_DEVICE"
-"""As in `dasktune.worker.sharing`, which imports much."""
+"""As in `dasktune._worker.sharing`, which imports much."""
 
 WORKER = "distributed.cli.dask_worker"
 """The module of the worker command."""

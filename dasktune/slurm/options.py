@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 from dask.utils import parse_bytes
 
-from dasktune.config_file import FILE, table_of
+from dasktune._config_file import FILE, table_of
+from dasktune._worker.gpus import sharing_problems
 from dasktune.errors import ConfigurationError, refuse, shown, unknown
 from dasktune.needs import LABELS, is_label
-from dasktune.worker.gpus import sharing_problems
 
 LEAST_WALLTIME = 120
 """Shortest walltime in seconds: a shorter one is mostly start and end of the worker."""

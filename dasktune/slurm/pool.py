@@ -14,8 +14,8 @@ from typing import Any
 from dask_jobqueue.slurm import SLURMCluster, SLURMJob
 from distributed.deploy.spec import ProcessInterface
 
-from dasktune.cluster.pools import WorkerPool
-from dasktune.engine.timeouts import JOB_LIST_SECONDS
+from dasktune._cluster.pools import WorkerPool
+from dasktune._engine.timeouts import JOB_LIST_SECONDS
 from dasktune.errors import ClusterError
 from dasktune.slurm.commands import job_states, words
 from dasktune.slurm.job_pool import PENDING, JobPool

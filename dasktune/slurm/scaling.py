@@ -11,7 +11,7 @@ from collections.abc import Collection
 from distributed import Scheduler, Worker
 from distributed.protocol.pickle import dumps
 
-from dasktune.worker.plugin import StagePlugin
+from dasktune._worker.plugin import StagePlugin
 
 _closing: set[asyncio.Task[object]] = set()
 """References to running tasks: the event loop keeps none."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from dask.utils import parse_bytes
 
-from dasktune.config_file import FILE
+from dasktune._config_file import FILE
 from dasktune.errors import ClusterError, ConfigurationError, refuse, unknown
 from dasktune.slurm.commands import call, words
 from dasktune.slurm.options import (

@@ -25,15 +25,15 @@ import dask
 from distributed import Client
 from distributed.security import Security
 
-from dasktune.cluster.local import LOCAL_SETTINGS
-from dasktune.engine.timeouts import BACKSTOP_SECONDS, KILL_MARGIN_SECONDS
+from dasktune._cluster.local import LOCAL_SETTINGS
+from dasktune._engine.timeouts import BACKSTOP_SECONDS, KILL_MARGIN_SECONDS
+from dasktune._worker.hardware import TAGS
+from dasktune._worker.plugin import CLOSE_SECONDS, LEAVE_AT
 from dasktune.errors import ClusterError, refuse
 from dasktune.slurm.commands import call, job_states, kill_wait, words
 from dasktune.slurm.job_pool import JobPool
 from dasktune.slurm.leftover import Driver, cancel_leftover
 from dasktune.slurm.options import SlurmOptions, pools_of
-from dasktune.worker.hardware import TAGS
-from dasktune.worker.plugin import CLOSE_SECONDS, LEAVE_AT
 
 logger = logging.getLogger(__name__)
 

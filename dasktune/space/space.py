@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
+from dasktune._lazy import method_of
 from dasktune.errors import ConfigurationError, name_problems, refuse, shown
-from dasktune.lazy import method_of
 from dasktune.needs import GivenNeeds, Needs, needs_problems
 from dasktune.sequences import Constant, Sequence, as_sequence
 from dasktune.sequences.values import reads_as_number

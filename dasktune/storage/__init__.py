@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dasktune.lazy import import_on_use
+from dasktune._lazy import import_on_use
 
 if TYPE_CHECKING:
     from dasktune.storage.checkpoints import CheckpointStore, Commit

@@ -26,7 +26,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from dasktune.engine.timeouts import STORE_CHECK_SECONDS
+from dasktune._engine.timeouts import STORE_CHECK_SECONDS
 from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer

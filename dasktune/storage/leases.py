@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from dasktune.engine.timeouts import LEASE_LIMIT_SECONDS
+from dasktune._engine.timeouts import LEASE_LIMIT_SECONDS
 from dasktune.sequences import sequence_from_json
 from dasktune.storage import layout
 from dasktune.storage.files.base import Files

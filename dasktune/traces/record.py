@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dasktune.engine.trials import TrialRecord
+from dasktune._engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError
 from dasktune.graph.keys import runs
 from dasktune.graph.plan import Node, SearchPlan

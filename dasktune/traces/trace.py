@@ -1,6 +1,6 @@
 """Traces: recorded learning curves, which can take the place of training.
 
-A trace comes from a study (`dasktune.study.study.Study.trace`) or from arrays
+A trace comes from a study (`dasktune._study.study.Study.trace`) or from arrays
 (`Trace.from_arrays`). `dasktune.traces.files` describes its files.
 """
 

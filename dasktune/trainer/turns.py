@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from contextvars import copy_context
 
-from dasktune.engine.timeouts import INTERRUPT_LOOK_SECONDS
+from dasktune._engine.timeouts import INTERRUPT_LOOK_SECONDS
 
 THREAD_NAME = "dasktune-turns"
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dasktune.driver.retention import kept_ends
+from dasktune._driver.retention import kept_ends
 from dasktune.errors import DasktuneError, unknown
 from dasktune.trainer.check_switch import SWITCH
 
 if TYPE_CHECKING:
+    from dasktune._study.study import Study
     from dasktune.algos.base import Tuner
-    from dasktune.study.study import Study
     from tests.chaos.session import Case, Result
 
 NOT_EXACTLY = "when it happens is random, so another run of this seed may go otherwise"

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from dasktune._study.create import create_study
+from dasktune._study.study import Study
 from dasktune.algos import ASHA, PBT, SHA, Grid
 from dasktune.algos.base import Tuner
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.sequences import Constant, MultiStep, Piecewise, Warmup
 from dasktune.space import Space
-from dasktune.study.create import create_study
-from dasktune.study.study import Study
 from dasktune.trainer.base import Trainer
 
 STEPS = 81

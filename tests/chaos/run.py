@@ -29,7 +29,7 @@ _STUDY_FILE = '''"""The study of {path}, kept in this folder."""
 from pathlib import Path
 
 from dasktune.cli.study_file import load
-from dasktune.study.create import open_in, opening_with
+from dasktune._study.create import open_in, opening_with
 
 HERE = Path(__file__).parent
 

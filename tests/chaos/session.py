@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dasktune._cluster.local import LOCAL_SETTINGS
+from dasktune._study.study import Study
 from dasktune.algos.base import Tuner
-from dasktune.cluster.local import LOCAL_SETTINGS
-from dasktune.study.study import Study
 from tests.chaos import builtin
 from tests.chaos.faults import FAULTS, KINDS, timetable
 from tests.chaos.lone import Alone

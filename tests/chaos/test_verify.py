@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from distributed import Client
 
+from dasktune._study.create import create_study
+from dasktune._study.study import Study
 from dasktune.algos import SHA
 from dasktune.sequences import Constant, MultiStep
 from dasktune.space import Space
 from dasktune.storage.codec import encode
-from dasktune.study.create import create_study
-from dasktune.study.study import Study
 from tests.chaos.builtin import Descent
 from tests.chaos.faults import UNHEARD, Done, Fault
 from tests.chaos.lone import Alone

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from distributed import Client, LocalCluster
 
+from dasktune._study.create import create_study
 from dasktune.algos import Grid
 from dasktune.space import Space
-from dasktune.study.create import create_study
 from tests.chaos.builtin import Descent
 from tests.chaos.lone import Alone
 from tests.chaos.witness import PATH, dask_setup, read

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dasktune._engine.event_log import Record
+from dasktune._engine.trials import TrialRecord
+from dasktune._study.study import Study
 from dasktune.algos.base import Tuner
-from dasktune.engine.event_log import Record
-from dasktune.engine.trials import TrialRecord
 from dasktune.errors import DasktuneError
 from dasktune.graph.plan import Node
 from dasktune.storage import layout
 from dasktune.storage.codec import encode
-from dasktune.study.study import Study
 from dasktune.types import Metrics, Step, TrialState
 from tests.chaos.faults import UNHEARD, Done
 from tests.chaos.lone import ORDERLY, Alone, Lone, undisturbed

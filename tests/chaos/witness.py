@@ -73,9 +73,9 @@ def read(folder: Path) -> Iterator[Trained]:
 
 def dask_setup(worker: Any) -> Callable[[], None]:
     """Write down, from now on, what is trained in this process; return what ends that."""
+    from dasktune._worker.host import StageHost
     from dasktune.storage.codec import encode
     from dasktune.trainer.lifecycle import TrainerRun
-    from dasktune.worker.host import StageHost
 
     file = os.open(os.environ[PATH], os.O_APPEND | os.O_CREAT | os.O_WRONLY)
     train, run = TrainerRun.advance, StageHost.run

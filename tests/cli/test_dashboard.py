@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dasktune._dashboard.access import HEADER
+from dasktune._dashboard.process import served
 from dasktune.cli import app
 from dasktune.cli.status import read
-from dasktune.dashboard.access import HEADER
-from dasktune.dashboard.process import served
 from tests.dashboard.made_study import Made, made_database
 
 from .conftest import Folder

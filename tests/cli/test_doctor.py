@@ -8,7 +8,7 @@ import dask
 import pytest
 from distributed import LocalCluster
 
-from dasktune.cluster.local import LOCAL_SETTINGS
+from dasktune._cluster.local import LOCAL_SETTINGS
 
 from .conftest import Folder
 

@@ -14,11 +14,11 @@ from distributed import Client
 from typer.testing import CliRunner, Result
 
 import dasktune as dt
+from dasktune._results.prediction import MOST_CHECKS, TrialPrediction
 from dasktune.algos.curves import PREDICTORS, Curve, Persistence
 from dasktune.cli import app
 from dasktune.cli.predict import in_words, of_target
 from dasktune.cli.study_file import load
-from dasktune.results.prediction import MOST_CHECKS, TrialPrediction
 from dasktune.sequences import Constant, Piecewise
 from dasktune.types import Direction, TrialState
 from tests.study_folder import working_in

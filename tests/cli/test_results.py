@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from dasktune._engine.trials import Trial
 from dasktune.cli.results import failed, last_line, ranking, table
-from dasktune.engine.trials import Trial
 from dasktune.types import Direction, TrialState
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from distributed import LocalCluster
 
+from dasktune._driver.history import AUDITED
 from dasktune.cli.status import StudyStatus, read
 from dasktune.cli.study_file import load
-from dasktune.driver.history import AUDITED
 from tests.study_folder import working_in
 
 from .conftest import PATIENCE, UNIQUE, Folder

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dasktune._driver.history import AUDITED, History
 from dasktune.cli import app
 from dasktune.cli.status import MOST_FAILED, read
-from dasktune.driver.history import AUDITED, History
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import StageRow, TrialRow
 from tests.storage.database.later import later_version

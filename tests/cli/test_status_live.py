@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from dasktune._worker.hardware import hardware_of
 from dasktune.cli.status import StudyStatus, read
-from dasktune.worker.hardware import hardware_of
 from tests.holding import wait_until
 
 from .conftest import Folder
@@ -85,7 +85,7 @@ def test_status_shows_failures_with_step_reason_and_tries(folder: Folder) -> Non
     assert "failed after step 6: ValueError: lr must be >= 0" in done.stderr
     assert "trial 4 failed: ValueError: lr must be >= 0, got -1.0" in done.stderr
     lines = [json.loads(one) for one in (folder.path / "run.log").read_text().splitlines()]
-    assert {one["study"] for one in lines if one["logger"] == "dasktune.driver.attempts"} == {
+    assert {one["study"] for one in lines if one["logger"] == "dasktune._driver.attempts"} == {
         "counting"
     }
     failed = [one for one in lines if "failed after step 6" in one["message"]]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dasktune.cluster.workers import Workers
+from dasktune._cluster.workers import Workers
+from dasktune._worker.hardware import hardware_of
+from dasktune._worker.job import JobPlan
 from dasktune.graph.events import WorkerJoined
 from dasktune.needs import NO_NEEDS, NumericClass
 from dasktune.trainer.code import pack
-from dasktune.worker.hardware import hardware_of
-from dasktune.worker.job import JobPlan
 from tests.toy_trainers import Adding
 from tests.unlike_workers import unlike_processes, unlike_workers
 

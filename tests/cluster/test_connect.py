@@ -16,7 +16,7 @@ import pytest
 from distributed import LocalCluster
 from distributed.security import Security
 
-from dasktune.cluster.connect import Scheduler, address_in
+from dasktune._cluster.connect import Scheduler, address_in
 from dasktune.errors import ClusterError, ConfigurationError
 
 PATIENCE = 30.0
@@ -83,7 +83,7 @@ def cluster(files: dict[str, Path] | None) -> Iterator[LocalCluster]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Be patient with a silent address for a moment only."""
-    monkeypatch.setattr("dasktune.cluster.connect.HELLO_SECONDS", 0.5)
+    monkeypatch.setattr("dasktune._cluster.connect.HELLO_SECONDS", 0.5)
 
 
 def refusal(scheduler: Scheduler) -> str:
@@ -124,7 +124,7 @@ def test_the_wrong_ca_is_named(files: dict[str, Path], tmp_path: Path) -> None:
 @pytest.fixture
 def answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for what is asked of an address where each guess is answered."""
-    monkeypatch.setattr("dasktune.cluster.connect.GUESS_SECONDS", PATIENCE)
+    monkeypatch.setattr("dasktune._cluster.connect.GUESS_SECONDS", PATIENCE)
 
 
 @pytest.mark.usefixtures("hasty", "answered")

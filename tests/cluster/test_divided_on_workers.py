@@ -9,8 +9,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dasktune as dt
+from dasktune._study.study import Study
 from dasktune.errors import ConfigurationError
-from dasktune.study.study import Study
 from tests.toy_trainers import Adding
 from tests.worker.test_divided import Net
 

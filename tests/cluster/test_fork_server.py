@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from dasktune.cluster import fork_server
+from dasktune._cluster import fork_server
 
 SCRIPT = """
 import atexit, json, os, signal, sys
 from pathlib import Path
 import numpy as np
 from distributed import utils
-from dasktune.cluster import fork_server
-from dasktune.cluster.local import local_client
+from dasktune._cluster import fork_server
+from dasktune._cluster.local import local_client
 
 def describe(folder):
     note = Path(folder, f"{os.getpid()}.end")
@@ -138,7 +138,7 @@ def test_server_is_only_for_its_own_variables(monkeypatch: pytest.MonkeyPatch) -
 def test_server_that_cannot_start_is_done_without(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
-    program = "from dasktune.cluster import fork_server as it; it.start(); print(it.serves({}))"
+    program = "from dasktune._cluster import fork_server as it; it.start(); print(it.serves({}))"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, fork_server.SWITCH: "on", "TMPDIR": str(folder), "PYTHONPATH": PATH},

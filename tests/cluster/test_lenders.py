@@ -17,11 +17,8 @@ import pytest
 from distributed import Client, Future, LocalCluster, Worker
 from distributed.security import Security
 
-from dasktune.needs import Needs
-from dasktune.sequences import Constant, Piecewise, Sequence
-from dasktune.trainer.code import pack
-from dasktune.worker.job import AuditSpec, JobPlan, StageSpec
-from dasktune.worker.messages import (
+from dasktune._worker.job import AuditSpec, JobPlan, StageSpec
+from dasktune._worker.messages import (
     LeaveAnnounced,
     StageEnded,
     StageFailed,
@@ -31,7 +28,7 @@ from dasktune.worker.messages import (
     receipt_from_wire,
     unpacked,
 )
-from dasktune.worker.plugin import (
+from dasktune._worker.plugin import (
     CLOSE_SECONDS,
     TOPIC,
     StagePlugin,
@@ -39,6 +36,9 @@ from dasktune.worker.plugin import (
     run_audit,
     run_stage,
 )
+from dasktune.needs import Needs
+from dasktune.sequences import Constant, Piecewise, Sequence
+from dasktune.trainer.code import pack
 from tests.holding import PATIENCE, Gate, pass_gate, wait_until
 from tests.worker.test_divided import Failing, Net, host_of, ranks, stage
 

@@ -21,14 +21,14 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.cluster.local import available_cores, local_client
+from dasktune._cluster.local import available_cores, local_client
+from dasktune._worker import hardware
+from dasktune._worker.gpus import Gpu
+from dasktune._worker.job import JobPlan, open_job
 from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.needs import Needs
 from dasktune.sequences import Constant
 from dasktune.trainer.code import pack
-from dasktune.worker import hardware
-from dasktune.worker.gpus import Gpu
-from dasktune.worker.job import JobPlan, open_job
 
 
 class Where(dt.Trainer):
@@ -216,7 +216,7 @@ def test_missing_gpus_are_refused_before_a_cluster_starts(
     def start(*arguments: Any, **keywords: Any) -> None:
         raise AssertionError("a cluster was started")
 
-    monkeypatch.setattr("dasktune.cluster.local.LocalCluster", start)
+    monkeypatch.setattr("dasktune._cluster.local.LocalCluster", start)
     study = new_study(tmp_path, needs=needs)
     with pytest.raises(ConfigurationError, match=message):
         study.optimize(grid(), gpus_per_worker=gpus_per_worker)
@@ -292,7 +292,7 @@ def test_job_names_the_gpu_that_it_trains_on(
 
 
 SCRIPT = """
-from dasktune.cluster.local import local_client
+from dasktune._cluster.local import local_client
 
 with local_client(1):
     pass

@@ -13,11 +13,11 @@ import pytest
 from distributed import Client, Scheduler, SpecCluster, Worker
 
 import dasktune as dt
-from dasktune.cluster.pools import WorkerPool
-from dasktune.engine.timeouts import Waits
+from dasktune._cluster.pools import WorkerPool
+from dasktune._engine.timeouts import Waits
+from dasktune._study.study import Study
 from dasktune.errors import ClusterError
 from dasktune.needs import Offer
-from dasktune.study.study import Study
 from tests.toy_trainers import Adding
 from tests.unlike_workers import unlike_workers
 
@@ -205,7 +205,7 @@ def test_class_that_disappears_is_waited_for_and_named(tmp_path: Path) -> None:
     tuner = dt.algos.Grid(dt.Space(space), max_steps=STEPS)
     with unlike_workers({}, {"GPU": 1}) as client, study_of(tmp_path, needs) as study:
         client.cluster.new_spec = {**client.cluster.worker_spec[1]}
-        handler, logger = StartGpu(client), logging.getLogger("dasktune.driver.heartbeat")
+        handler, logger = StartGpu(client), logging.getLogger("dasktune._driver.heartbeat")
         logger.addHandler(handler)
         try:
             study.optimize(

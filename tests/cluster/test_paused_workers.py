@@ -13,8 +13,8 @@ from distributed import Client, LocalCluster, Worker, get_worker
 from distributed.core import Status
 
 import dasktune as dt
+from dasktune._engine.timeouts import WAITS
 from dasktune.cli.status import read
-from dasktune.engine.timeouts import WAITS
 from tests.holding import wait_until
 from tests.toy_trainers import Adding
 

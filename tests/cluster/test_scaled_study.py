@@ -17,12 +17,12 @@ import pytest
 from distributed import Client, LocalCluster, Worker
 
 import dasktune as dt
-from dasktune.engine import scaling
-from dasktune.engine.timeouts import PROGRESS_FLUSH_SECONDS
-from dasktune.engine.trials import Trial
+from dasktune._engine import scaling
+from dasktune._engine.timeouts import PROGRESS_FLUSH_SECONDS
+from dasktune._engine.trials import Trial
+from dasktune._study.study import Study
 from dasktune.graph.devices import devices_at, with_devices
 from dasktune.sequences import Constant
-from dasktune.study.study import Study
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.lifecycle import run_alone
 from dasktune.types import Decision, Extend, Finish, Register, Report

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from dasktune.cluster.arbiter import add_arbiter
-from dasktune.driver.prometheus import serve
+from dasktune._cluster.arbiter import add_arbiter
+from dasktune._driver.prometheus import serve
 
 pytestmark = pytest.mark.cluster
 

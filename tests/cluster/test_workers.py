@@ -14,16 +14,16 @@ import pytest
 from distributed import Client, LocalCluster, Worker
 
 import dasktune
-from dasktune.cluster.versions import probe
-from dasktune.cluster.workers import Workers
-from dasktune.engine.timeouts import Timeouts, Waits
+from dasktune._cluster.versions import probe
+from dasktune._cluster.workers import Workers
+from dasktune._engine.timeouts import Timeouts, Waits
+from dasktune._worker.job import JobPlan
+from dasktune._worker.plugin import StagePlugin
 from dasktune.errors import ClusterError
 from dasktune.graph.events import WorkerJoined, WorkerLost
 from dasktune.needs import NO_NEEDS
 from dasktune.trainer import Trainer
 from dasktune.trainer.code import pack
-from dasktune.worker.job import JobPlan
-from dasktune.worker.plugin import StagePlugin
 
 EACH_TIME = Timeouts(waits=Waits(look_seconds=0.0))
 """The workers are looked at whenever that is asked for."""
@@ -278,7 +278,7 @@ def test_late_worker_of_another_version_is_not_used(
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     workers = Workers(client, plan, inbox.put, find_versions=lambda: next(probes))
     (first,) = opened(workers)
-    with caplog.at_level(logging.WARNING, "dasktune.cluster.workers"):
+    with caplog.at_level(logging.WARNING, "dasktune._cluster.workers"):
         workers._greet(first.worker)
     assert f"must have dasktune {dasktune.__version__}, it has 9.9" in caplog.text
     assert inbox.empty()

@@ -29,10 +29,10 @@ sys.path.insert(0, str(ROOT))
 from distributed import Client, LocalCluster  # noqa: E402
 
 import dasktune as dt  # noqa: E402
-from dasktune.engine.engine import Engine  # noqa: E402
+from dasktune._engine.engine import Engine  # noqa: E402
+from dasktune._study.folder import running_file  # noqa: E402
 from dasktune.graph.keys import Chain, root_key  # noqa: E402
 from dasktune.storage import CheckpointStore, encode  # noqa: E402
-from dasktune.study.folder import running_file  # noqa: E402
 from dasktune.testing import Game  # noqa: E402
 from dasktune.trainer import fingerprint  # noqa: E402
 from tests.compatibility import cases, small_net, walk  # noqa: E402

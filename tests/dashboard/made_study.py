@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from dasktune.driver.history import record_of
-from dasktune.engine.trials import TrialRecord
+from dasktune._driver.history import record_of
+from dasktune._engine.trials import TrialRecord
+from dasktune._results.results import registered
+from dasktune._results.trial_paths import keys_of
 from dasktune.graph.keys import root_key
-from dasktune.results.results import registered
-from dasktune.results.trial_paths import keys_of
 from dasktune.sequences import MultiStep, as_sequence
 from dasktune.space import Choice, Float
 from dasktune.storage.database.database import Batch, Database

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dasktune.dashboard.attempts import IDLE_SECONDS, MOST_WORKERS, attempt_bars
+from dasktune._dashboard.attempts import IDLE_SECONDS, MOST_WORKERS, attempt_bars
 from dasktune.storage.database.schema import StageRow
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from dasktune.dashboard.learning_curves import decimated
-from dasktune.dashboard.study_view import StudyView
+from dasktune._dashboard.learning_curves import decimated
+from dasktune._dashboard.study_view import StudyView
+from dasktune._results import trial_paths
+from dasktune._results.results import registered
+from dasktune._results.trial_paths import keys_of
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import SearchPlan
-from dasktune.results import trial_paths
-from dasktune.results.results import registered
-from dasktune.results.trial_paths import keys_of
 from dasktune.sequences import Constant, Exponential, MultiStep, Sequence, Warmup
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import MetricRow

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dasktune.dashboard.process import served
+from dasktune._dashboard.process import served
 from dasktune.storage.database.database import Batch, Database
 
 from .made_study import Made, made_database

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from dasktune.dashboard import saved
-from dasktune.dashboard.saved import answers_of, write_report
-from dasktune.dashboard.study_view import StudyView
+from dasktune._dashboard import saved
+from dasktune._dashboard.saved import answers_of, write_report
+from dasktune._dashboard.study_view import StudyView
+from dasktune._results.results import StudyResults
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.report.notebook import page_html
-from dasktune.results.results import StudyResults
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from dasktune.dashboard.access import HEADER, Access
-from dasktune.dashboard.changes import StudyChanges
-from dasktune.dashboard.server import SLOW_THREADS, THREADS, Studies, serve
-from dasktune.dashboard.study_view import StudyView
+from dasktune._dashboard.access import HEADER, Access
+from dasktune._dashboard.changes import StudyChanges
+from dasktune._dashboard.server import SLOW_THREADS, THREADS, Studies, serve
+from dasktune._dashboard.study_view import StudyView
 from dasktune.errors import ConfigurationError
 from dasktune.storage.database.database import Database
 from tests.holding import wait_until

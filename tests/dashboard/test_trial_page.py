@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dasktune.dashboard.server import Studies
-from dasktune.dashboard.study_view import Kept
+from dasktune._dashboard.server import Studies
+from dasktune._dashboard.study_view import Kept
 from dasktune.errors import ConfigurationError
 from dasktune.storage.database.database import Batch, Database
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.dashboard.trial_table import TrialTable
+from dasktune._dashboard.trial_table import TrialTable
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import StageRow, TrialRow
 from dasktune.types import Objective

@@ -13,7 +13,7 @@ import dask
 import pytest
 from distributed import Client, LocalCluster
 
-from dasktune.cluster.local import LOCAL_SETTINGS
+from dasktune._cluster.local import LOCAL_SETTINGS
 
 ROOT = Path(__file__).parents[2]
 

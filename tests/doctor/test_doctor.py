@@ -20,13 +20,13 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dasktune as dt
-from dasktune.cluster.local import local_client
+from dasktune._cluster.local import local_client
+from dasktune._study.study import Study
 from dasktune.doctor import Diagnosis, Finding, Status, examine
 from dasktune.doctor.checks import diagnose
 from dasktune.doctor.collect import Collector
 from dasktune.doctor.study import CheckedStudy, study_of
 from dasktune.errors import ClusterError, ConfigurationError
-from dasktune.study.study import Study
 from tests.services import S3Server, scheduler_in
 
 from .conftest import Cluster

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import dasktune.doctor
-from dasktune.cluster.local import LOCAL_SETTINGS
+from dasktune._cluster.local import LOCAL_SETTINGS
 from tests.pages import python_blocks
 
 pytestmark = pytest.mark.process

@@ -14,7 +14,7 @@ from typing import Any
 from distributed import Client, LocalCluster, Worker
 
 import dasktune as dt
-from dasktune.engine.timeouts import Waits
+from dasktune._engine.timeouts import Waits
 from dasktune.sequences import MultiStep
 from tests.holding import pass_gate, save_order, wait_until
 

@@ -16,11 +16,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from dasktune.driver.lease_messages import LeaseMessage
-from dasktune.driver.leases import Leasing
-from dasktune.driver.recorder import Recorder
-from dasktune.driver.shared_stages import SharedStages
-from dasktune.engine.trials import TrialRecord
+from dasktune._driver.lease_messages import LeaseMessage
+from dasktune._driver.leases import Leasing
+from dasktune._driver.recorder import Recorder
+from dasktune._driver.shared_stages import SharedStages
+from dasktune._engine.trials import TrialRecord
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (

@@ -9,13 +9,13 @@ from functools import partial
 
 import pytest
 
+from dasktune._driver.attempts import Reached
+from dasktune._engine.timeouts import DURABLE_SECONDS
+from dasktune._worker.messages import StageFailed, StageProgress, StateOmitted, StateSaved
 from dasktune.algos import Grid
-from dasktune.driver.attempts import Reached
-from dasktune.engine.timeouts import DURABLE_SECONDS
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.save_policy import SavePolicy
 from dasktune.space import Space
-from dasktune.worker.messages import StageFailed, StageProgress, StateOmitted, StateSaved
 from tests.torture.driver import Driver
 from tests.torture.parts import PARTS
 from tests.torture.study import Study, World

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.driver.audit_notes import (
+from dasktune._driver.audit_notes import (
     MOST_TRIALS,
     RESUMES,
     AuditFigures,
@@ -17,7 +17,7 @@ from dasktune.driver.audit_notes import (
     figures_of,
     named,
 )
-from dasktune.driver.history import AUDITED, History
+from dasktune._driver.history import AUDITED, History
 from dasktune.graph.audits import AuditCounts
 from dasktune.storage.database.database import Database
 

@@ -16,12 +16,17 @@ import pytest
 from distributed import Client, LocalCluster, Status, Worker, get_worker
 
 import dasktune as dt
+from dasktune._cluster.local import local_client
+from dasktune._driver.audits import MOST_LOST, Audits
+from dasktune._driver.history import AUDITED
+from dasktune._driver.shared_stages import SharedStages
+from dasktune._engine.timeouts import WAITS
+from dasktune._results.summary import savings_line
+from dasktune._study.study import Study
+from dasktune._worker.audit import AuditRun
+from dasktune._worker.job import AuditSpec
+from dasktune._worker.messages import AuditEnded, StageEnded, StateSaved, to_wire
 from dasktune.cli.status import read
-from dasktune.cluster.local import local_client
-from dasktune.driver.audits import MOST_LOST, Audits
-from dasktune.driver.history import AUDITED
-from dasktune.driver.shared_stages import SharedStages
-from dasktune.engine.timeouts import WAITS
 from dasktune.errors import ConfigurationError, StorageError, TrainerError
 from dasktune.graph.audits import AuditDraw
 from dasktune.graph.devices import with_devices
@@ -39,19 +44,14 @@ from dasktune.graph.plan import Node
 from dasktune.graph.policies.broken_workers import BrokenWorkers
 from dasktune.graph.view import RunView
 from dasktune.needs import Needs
-from dasktune.results.summary import savings_line
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage.verdicts import Verdicts
-from dasktune.study.study import Study
 from dasktune.trainer.check_resume import check_resume
 from dasktune.trainer.check_resume.new_process import run_in_new_process
 from dasktune.trainer.check_resume.verdict import verdict
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.types import TrialState
-from dasktune.worker.audit import AuditRun
-from dasktune.worker.job import AuditSpec
-from dasktune.worker.messages import AuditEnded, StageEnded, StateSaved, to_wire
 from tests.forked import run_forked
 from tests.holding import PATIENCE
 from tests.toy_trainers import Adding

@@ -13,9 +13,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dasktune as dt
-from dasktune.engine.timeouts import Waits
+from dasktune._engine.timeouts import Waits
+from dasktune._study.study import Study
 from dasktune.graph.policies.broken_workers import IN_A_ROW
-from dasktune.study.study import Study
 
 pytestmark = pytest.mark.cluster
 

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
+from dasktune._driver.lease_messages import CommitsFound, LeaseAnswered
 from dasktune.algos import Grid
-from dasktune.driver.lease_messages import CommitsFound, LeaseAnswered
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dasktune as dt
+from dasktune._study.study import Study
 from dasktune.algos.base import Tuner
 from dasktune.sequences import Constant, Cyclic, Exponential, MultiStep, Piecewise, Sequence, Warmup
 from dasktune.storage.codec import encode
-from dasktune.study.study import Study
 from dasktune.trainer import ResumableLoader
 from dasktune.trainer.lifecycle import run_alone
 from dasktune.types import Decision, Extend, Finish, Register, Report
@@ -239,7 +239,7 @@ def test_trials_that_come_while_others_run_split_their_stages(
 
 @pytest.mark.parametrize("kill_at", [0, 5])
 def test_a_worker_killed_in_the_middle_changes_nothing(tmp_path: Path, kill_at: int) -> None:
-    from dasktune.cluster.local import local_client
+    from dasktune._cluster.local import local_client
 
     space = dt.Space(lr=list(LR[:4]), batch_size=list(BATCH[:2]), momentum=0.9)
     study = open_study(tmp_path, kill_at=kill_at, killed=str(tmp_path / "killed"))
@@ -322,7 +322,7 @@ class Drawn(dt.Trainer):
 def test_what_the_stores_client_draws_does_not_reach_the_trainer(
     tmp_path: Path, moto: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dasktune.cluster.local import local_client
+    from dasktune._cluster.local import local_client
 
     for name, value in moto.environment().items():
         monkeypatch.setenv(name, value)

@@ -18,12 +18,12 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dasktune as dt
-from dasktune.cluster.local import local_client
-from dasktune.engine.timeouts import Waits
+from dasktune._cluster.local import local_client
+from dasktune._engine.timeouts import Waits
+from dasktune._study.study import Study
 from dasktune.errors import ClusterError, ConfigurationError, TrainerError
 from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.study.study import Study
 from tests.forked import run_forked
 from tests.holding import Gate, pass_gate, stop_order, wait_until
 

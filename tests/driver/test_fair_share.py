@@ -16,11 +16,11 @@ import pytest
 from distributed import Client, LocalCluster, Scheduler, Worker, get_worker
 
 import dasktune as dt
-from dasktune.cluster.arbiter import CLAIM, NAME, ArbiterPlugin
-from dasktune.driver.fair_share import FairShare
-from dasktune.driver.scaling import WorkerDemand
-from dasktune.driver.shared_stages import NoSharing
-from dasktune.engine.timeouts import UNANSWERED_SECONDS
+from dasktune._cluster.arbiter import CLAIM, NAME, ArbiterPlugin
+from dasktune._driver.fair_share import FairShare
+from dasktune._driver.scaling import WorkerDemand
+from dasktune._driver.shared_stages import NoSharing
+from dasktune._engine.timeouts import UNANSWERED_SECONDS
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Lent, WorkerJoined, WorkersJoined
 from dasktune.graph.shares import Lending

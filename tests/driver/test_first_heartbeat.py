@@ -6,11 +6,11 @@ from contextlib import closing
 from types import SimpleNamespace
 from typing import Any, cast
 
-from dasktune.driver.heartbeat import Heartbeat
-from dasktune.driver.run_status import RunStatus
-from dasktune.driver.shared_stages import NoSharing
-from dasktune.engine.engine import Engine
-from dasktune.engine.timeouts import Waits
+from dasktune._driver.heartbeat import Heartbeat
+from dasktune._driver.run_status import RunStatus
+from dasktune._driver.shared_stages import NoSharing
+from dasktune._engine.engine import Engine
+from dasktune._engine.timeouts import Waits
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import WorkerJoined
 from dasktune.storage.database.database import Database

@@ -12,21 +12,21 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dasktune as dt
+from dasktune._driver.audits import Audits
+from dasktune._engine.trials import Trial
+from dasktune._results.inventory import take_inventory
+from dasktune._results.keep import kept_keys
+from dasktune._study.first_check import TrainerChecks
+from dasktune._study.study import Study
 from dasktune.algos.base import Tuner
 from dasktune.cli.options import FAILED
 from dasktune.cli.results import as_text
 from dasktune.cli.run import _print_results
 from dasktune.cli.status import read
-from dasktune.driver.audits import Audits
-from dasktune.engine.trials import Trial
 from dasktune.errors import ConfigurationError, StorageError, TrainerError
-from dasktune.results.inventory import take_inventory
-from dasktune.results.keep import kept_keys
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage.retention import Keep
 from dasktune.storage.verdicts import Verdicts
-from dasktune.study.first_check import TrainerChecks
-from dasktune.study.study import Study
 from dasktune.trainer.check_resume.verdict import verdict
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.isolation import give_own_generator

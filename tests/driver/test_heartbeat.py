@@ -15,8 +15,8 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.driver.prometheus import FAMILIES, NAME
-from dasktune.engine.timeouts import Waits
+from dasktune._driver.prometheus import FAMILIES, NAME
+from dasktune._engine.timeouts import Waits
 from dasktune.errors import StorageError
 from dasktune.sequences import Constant
 from dasktune.storage.database.database import Database

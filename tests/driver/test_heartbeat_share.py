@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from dasktune.driver import heartbeat
-from dasktune.driver.heartbeat import Heartbeat
-from dasktune.driver.shared_stages import NoSharing
-from dasktune.engine.engine import Engine
-from dasktune.engine.timeouts import Waits
+from dasktune._driver import heartbeat
+from dasktune._driver.heartbeat import Heartbeat
+from dasktune._driver.shared_stages import NoSharing
+from dasktune._engine.engine import Engine
+from dasktune._engine.timeouts import Waits
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.view import RunView
 from dasktune.storage.database.database import Database

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dasktune._driver.history import History
+from dasktune._engine.event_log import has_ended
 from dasktune.algos import Grid, Random
-from dasktune.driver.history import History
-from dasktune.engine.event_log import has_ended
 from dasktune.errors import StorageError
 from dasktune.space import Float, Space
 from dasktune.storage.database.database import Batch, Database

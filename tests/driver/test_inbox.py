@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dasktune.driver.inbox import joins_together
-from dasktune.driver.lost_workers import LookUpEnded
+from dasktune._driver.inbox import joins_together
+from dasktune._driver.lost_workers import LookUpEnded
+from dasktune._worker.messages import LeaveAnnounced
 from dasktune.graph.events import Lent, SaveMissed, Tick, WorkerJoined, WorkerLost, WorkersJoined
-from dasktune.worker.messages import LeaveAnnounced
 
 MISSED = SaveMissed(attempt="0-a", step=1)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.driver.interrupt import SAVING, interruptible
+from dasktune._driver.interrupt import SAVING, interruptible
 from tests.holding import Gate, wait_until
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

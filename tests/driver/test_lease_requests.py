@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dasktune.driver.lease_messages import LeaseAnswered, LeaseMessage
-from dasktune.driver.leases import Leasing
-from dasktune.engine.timeouts import RENEW_SECONDS
+from dasktune._driver.lease_messages import LeaseAnswered, LeaseMessage
+from dasktune._driver.leases import Leasing
+from dasktune._engine.timeouts import RENEW_SECONDS
 from dasktune.sequences import Constant
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from dasktune.driver.lease_messages import (
+from dasktune._driver.lease_messages import (
     CommitsFound,
     LeaseAnswered,
     LeaseChanged,
     LeaseMessage,
     SavesRequested,
 )
-from dasktune.driver.leases import MOST_LISTED, LeaseThread, Leasing
-from dasktune.driver.leases import PATIENCE as STORE_PATIENCE
-from dasktune.driver.other_leases import Heeded
-from dasktune.engine.timeouts import (
+from dasktune._driver.leases import MOST_LISTED, LeaseThread, Leasing
+from dasktune._driver.leases import PATIENCE as STORE_PATIENCE
+from dasktune._driver.other_leases import Heeded
+from dasktune._engine.timeouts import (
     LEASE_LIMIT_SECONDS,
     LEASE_MEET_SECONDS,
     LEASE_POLL_SECONDS,
@@ -726,7 +726,7 @@ def test_lease_lasts_when_the_clock_is_set_back(
 
 
 def test_thread_goes_on_after_a_round_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dasktune.driver.leases.LEASE_POLL_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr("dasktune._driver.leases.LEASE_POLL_SECONDS", (0.0, 0.0))
     rounds = iter([InternalError("odd"), None])
     done = threading.Event()
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import dasktune as dt
-from dasktune.cluster.local import local_client
-from dasktune.driver import attempts as attempting
-from dasktune.driver.attempts import Attempts, Following
-from dasktune.driver.look_ups import LookUps
-from dasktune.driver.runner import DaskRunner
+from dasktune._cluster.local import local_client
+from dasktune._driver import attempts as attempting
+from dasktune._driver.attempts import Attempts, Following
+from dasktune._driver.look_ups import LookUps
+from dasktune._driver.runner import DaskRunner
+from dasktune._worker.messages import StageMessage, StageProgress, StateSaved
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.types import TrialState
-from dasktune.worker.messages import StageMessage, StageProgress, StateSaved
 from tests.holding import PATIENCE, Gate, pass_gate, wait_until
 
 STEPS = 2

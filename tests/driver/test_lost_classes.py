@@ -12,8 +12,8 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from dasktune._engine.timeouts import Waits
 from dasktune.cli.status import read
-from dasktune.engine.timeouts import Waits
 from tests.holding import Gate, pass_gate, wait_until
 from tests.unlike_workers import unlike_processes
 

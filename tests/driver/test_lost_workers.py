@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import dasktune as dt
-from dasktune.cluster.local import local_client
-from dasktune.driver.look_ups import Commits
-from dasktune.driver.lost_workers import LookUpEnded, LostWorkers
+from dasktune._cluster.local import local_client
+from dasktune._driver.look_ups import Commits
+from dasktune._driver.lost_workers import LookUpEnded, LostWorkers
+from dasktune._study.study import Study
 from dasktune.graph.events import WorkerJoined
 from dasktune.storage.checkpoints import CheckpointStore, Commit
-from dasktune.study.study import Study
 from tests.holding import PATIENCE, Gate, pass_gate, wait_until
 
 STEPS = 4

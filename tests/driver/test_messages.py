@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 
+from dasktune._driver.connection import Connection
+from dasktune._driver.predictions import Predictions
+from dasktune._engine.outcome import RunPrediction
+from dasktune._engine.timeouts import Timeouts
+from dasktune._worker.job import JobPlan
 from dasktune.algos.curves import Curve, Persistence, Prediction, Question
-from dasktune.driver.connection import Connection
-from dasktune.driver.predictions import Predictions
-from dasktune.engine.outcome import RunPrediction
-from dasktune.engine.timeouts import Timeouts
 from dasktune.needs import NO_NEEDS
 from dasktune.trainer.code import pack
 from dasktune.types import Step
-from dasktune.worker.job import JobPlan
 from tests.driver import driver_process as driver
 from tests.holding import Gate, pass_gate
 

@@ -12,7 +12,7 @@ import pytest
 from distributed import Worker
 
 import dasktune as dt
-from dasktune.engine.timeouts import PROGRESS_FLUSH_SECONDS
+from dasktune._engine.timeouts import PROGRESS_FLUSH_SECONDS
 from tests.holding import stop_order, wait_until
 from tests.unlike_workers import unlike_processes
 

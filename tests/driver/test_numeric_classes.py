@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dasktune as dt
-from dasktune.driver.connection import Connection
+from dasktune._driver.connection import Connection
 from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.sequences import Piecewise
 from dasktune.storage.checkpoints import CheckpointStore

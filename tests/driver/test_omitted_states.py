@@ -9,9 +9,9 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.driver.retention.kept_ends import SWITCH
+from dasktune._driver.retention.kept_ends import SWITCH
+from dasktune._study.study import Study
 from dasktune.sequences import Constant
-from dasktune.study.study import Study
 from tests.toy_trainers import Adding
 
 TRIALS = 60

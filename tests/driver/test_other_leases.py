@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dasktune.driver import other_leases
-from dasktune.driver.other_leases import OtherLeases, in_the_way
-from dasktune.engine.timeouts import LEASE_LIMIT_SECONDS, LEASE_MEET_SECONDS
+from dasktune._driver import other_leases
+from dasktune._driver.other_leases import OtherLeases, in_the_way
+from dasktune._engine.timeouts import LEASE_LIMIT_SECONDS, LEASE_MEET_SECONDS
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, Linear, MultiStep, Sequence
 from dasktune.storage.leases import HeldLeases, Lease, LeaseMark

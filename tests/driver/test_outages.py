@@ -21,15 +21,15 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.driver import leases as leasing
-from dasktune.driver.leases import PATIENCE as LEASE_PATIENCE
-from dasktune.engine.timeouts import DATABASE_SILENT_SECONDS, DRAIN_SECONDS, STORE_SECONDS
+from dasktune._driver import leases as leasing
+from dasktune._driver.leases import PATIENCE as LEASE_PATIENCE
+from dasktune._engine.timeouts import DATABASE_SILENT_SECONDS, DRAIN_SECONDS, STORE_SECONDS
+from dasktune._study.optimize import GOES_ON
+from dasktune._study.study import Study
 from dasktune.errors import StorageError
 from dasktune.sequences import Constant, Piecewise
 from dasktune.storage.files import objects as object_files
 from dasktune.storage.files.retry import Patience
-from dasktune.study.optimize import GOES_ON
-from dasktune.study.study import Study
 from tests.holding import Gate, pass_gate
 from tests.services import S3Server
 from tests.storage.proxy import Proxy

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import dasktune as dt
+from dasktune._driver.speed_keeper import SpeedKeeper
+from dasktune._worker.hardware import class_of, hardware_of
+from dasktune._worker.sharing import SHARED_DEVICE
 from dasktune.cli.status import read
-from dasktune.driver.speed_keeper import SpeedKeeper
 from dasktune.graph.kept_speeds import KeptFactor, KeptMeasurements
 from dasktune.graph.packing import LEAST_SAMPLES
 from dasktune.storage.database.database import Database
-from dasktune.worker.hardware import class_of, hardware_of
-from dasktune.worker.sharing import SHARED_DEVICE
 from tests.holding import Gate, pass_gate, wait_until
 from tests.toy_trainers import Adding
 from tests.unlike_workers import unlike_processes

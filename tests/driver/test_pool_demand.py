@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from dasktune.cluster.pools import WorkerPool
-from dasktune.driver.pool_demand import PoolDemand
-from dasktune.driver.scaling import yet_to_begin
-from dasktune.engine.timeouts import OTHER_NODE_SECONDS
+from dasktune._cluster.pools import WorkerPool
+from dasktune._driver.pool_demand import PoolDemand
+from dasktune._driver.scaling import yet_to_begin
+from dasktune._engine.timeouts import OTHER_NODE_SECONDS
 from dasktune.graph.events import WorkerGone, WorkerJoined, WorkerLost
 from dasktune.graph.view import RunView
 from dasktune.needs import Needs, NumericClass, Offer

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from dasktune._driver.predictions import MOST_TRIES, Answer, Predictions, Subject
+from dasktune._engine.outcome import RunAssessment, RunPrediction
+from dasktune._engine.timeouts import PREDICTION_RETRY_SECONDS, PREDICTION_SECONDS
+from dasktune._worker.messages import PredictionAnswer
+from dasktune._worker.plugin import answer_to
 from dasktune.algos.curves import Curve, Persistence, Prediction, Question
 from dasktune.algos.forest.priority import PriorityQuestion
-from dasktune.driver.predictions import MOST_TRIES, Answer, Predictions, Subject
-from dasktune.engine.outcome import RunAssessment, RunPrediction
-from dasktune.engine.timeouts import PREDICTION_RETRY_SECONDS, PREDICTION_SECONDS
 from dasktune.errors import ConfigurationError
 from dasktune.types import Assess
-from dasktune.worker.messages import PredictionAnswer
-from dasktune.worker.plugin import answer_to
 
 QUESTION = Question(
     predictor=Persistence(),

@@ -14,11 +14,11 @@ import pytest
 from distributed import Client, get_worker
 
 import dasktune as dt
+from dasktune._cluster.local import local_client
+from dasktune._driver import predictions
+from dasktune._study.study import Study
 from dasktune.algos.curves import Curve, Persistence, Prediction
 from dasktune.algos.early_term import EarlyTerm
-from dasktune.cluster.local import local_client
-from dasktune.driver import predictions
-from dasktune.study.study import Study
 from dasktune.types import Report, Step
 from tests.holding import stop_order, wait_until
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import dasktune as dt
+from dasktune._cluster.local import local_client
 from dasktune.cli.status import read
-from dasktune.cluster.local import local_client
 from dasktune.errors import ConfigurationError
 from tests.holding import Gate, pass_gate, wait_until
 

@@ -16,8 +16,8 @@ from distributed import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 import dasktune as dt
-from dasktune.driver.prometheus import FAMILIES, MOST_STUDIES, NAME, Figures, serve
-from dasktune.engine.timeouts import NO_HEARTBEAT_SECONDS, Waits
+from dasktune._driver.prometheus import FAMILIES, MOST_STUDIES, NAME, Figures, serve
+from dasktune._engine.timeouts import NO_HEARTBEAT_SECONDS, Waits
 from dasktune.sequences import Constant
 from tests.holding import wait_until
 from tests.services import scheduler_in

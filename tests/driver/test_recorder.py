@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.driver.history import History
-from dasktune.driver.recorder import Recorder
-from dasktune.engine.outcome import Outcome
+from dasktune._driver.history import History
+from dasktune._driver.recorder import Recorder
+from dasktune._engine.outcome import Outcome
 from dasktune.errors import FencedError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher

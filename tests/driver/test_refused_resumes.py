@@ -11,8 +11,8 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.driver.refused_resumes import AloneRule, alone_rule
-from dasktune.engine.trials import lineage_of
+from dasktune._driver.refused_resumes import AloneRule, alone_rule
+from dasktune._engine.trials import lineage_of
 from dasktune.sequences import Constant, MultiStep
 from dasktune.trainer.lifecycle import run_alone
 from dasktune.types import TrialState

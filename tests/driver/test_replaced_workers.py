@@ -14,11 +14,11 @@ import pytest
 from distributed import Client, LocalCluster, get_worker
 
 import dasktune as dt
-from dasktune.cluster.local import local_client
+from dasktune._cluster.local import local_client
+from dasktune._study.study import Study
+from dasktune._worker.errors_in_words import spoils_process
+from dasktune._worker.plugin import StagePlugin
 from dasktune.sequences import Constant, Piecewise
-from dasktune.study.study import Study
-from dasktune.worker.errors_in_words import spoils_process
-from dasktune.worker.plugin import StagePlugin
 from tests.holding import wait_until
 
 STEP_SECONDS = 1.0

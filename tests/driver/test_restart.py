@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import dasktune as dt
-from dasktune.cluster.local import local_client
-from dasktune.driver.connection import Submissions
-from dasktune.engine.timeouts import CANCELLED_SECONDS, RECEIPT_SECONDS
+from dasktune._cluster.local import local_client
+from dasktune._driver.connection import Submissions
+from dasktune._engine.timeouts import CANCELLED_SECONDS, RECEIPT_SECONDS
 from tests.holding import Gate, pass_gate, wait_until
 
 STEPS, HELD = 6, 3

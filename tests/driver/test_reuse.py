@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.driver.reuse import CommitReader, CommitsRead, KnownStates
+from dasktune._driver.reuse import CommitReader, CommitsRead, KnownStates
 from dasktune.errors import StorageError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from dasktune._driver.run_status import RunCounts, RunStatus, Wait
 from dasktune.algos.forest.ranks import ModelWeight
-from dasktune.driver.run_status import RunCounts, RunStatus, Wait
 from dasktune.graph.packing import PackedModel
 from dasktune.storage.database.schema import RunRow
 

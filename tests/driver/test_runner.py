@@ -18,14 +18,14 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.cluster.local import local_client
-from dasktune.engine.timeouts import Waits
+from dasktune._cluster.local import local_client
+from dasktune._engine.timeouts import Waits
+from dasktune._study import create
+from dasktune._study.create import opening_with
+from dasktune._study.study import Study
+from dasktune._worker.plugin import CLOSE_SECONDS
 from dasktune.errors import ClusterError, StorageError
 from dasktune.storage.database.database import Batch, Database
-from dasktune.study import create
-from dasktune.study.create import opening_with
-from dasktune.study.study import Study
-from dasktune.worker.plugin import CLOSE_SECONDS
 from tests.chaos.ports import free_port
 from tests.holding import PATIENCE, wait_until
 
@@ -216,7 +216,7 @@ class Announced(logging.Handler):
 
 def test_run_stops_while_it_waits_for_a_lost_scheduler(tmp_path: Path) -> None:
     port, lost = free_port(), Announced("was lost; it is waited for")
-    logger = logging.getLogger("dasktune.driver.connection")
+    logger = logging.getLogger("dasktune._driver.connection")
     logger.addHandler(lost)
     with scheduler_and_worker(port) as (scheduler, _):
         client = Client(f"tcp://127.0.0.1:{port}", timeout=PATIENCE)

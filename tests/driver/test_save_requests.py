@@ -8,11 +8,11 @@ from typing import cast
 import hypothesis.strategies as st
 from hypothesis import given
 
-from dasktune.driver.lease_messages import LeaseAnswered, SavesRequested
-from dasktune.driver.leases import Leasing
-from dasktune.driver.other_leases import Heeded
-from dasktune.driver.recorder import Recorder
-from dasktune.driver.shared_stages import MergedPaths, SharedStages
+from dasktune._driver.lease_messages import LeaseAnswered, SavesRequested
+from dasktune._driver.leases import Leasing
+from dasktune._driver.other_leases import Heeded
+from dasktune._driver.recorder import Recorder
+from dasktune._driver.shared_stages import MergedPaths, SharedStages
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import RunStage, SavePoint, WorkerJoined

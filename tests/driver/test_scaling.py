@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from dasktune.driver.scaling import demand_of, running_steps, usable_slots
+from dasktune._driver.scaling import demand_of, running_steps, usable_slots
 from dasktune.graph.devices import with_devices
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Lent, WorkerGone, WorkerJoined, WorkerLost, WorkersJoined

@@ -13,7 +13,7 @@ import pytest
 from distributed import Client, get_worker
 
 import dasktune as dt
-from dasktune.cluster.arbiter import ArbiterPlugin
+from dasktune._cluster.arbiter import ArbiterPlugin
 from dasktune.graph.shares import Lending
 from tests.holding import wait_until
 from tests.unlike_workers import unlike_workers

@@ -13,8 +13,8 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.driver import other_leases
-from dasktune.engine.timeouts import Waits
+from dasktune._driver import other_leases
+from dasktune._engine.timeouts import Waits
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, Exponential, Linear, MultiStep, Sequence
 from dasktune.storage import layout

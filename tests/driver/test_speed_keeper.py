@@ -15,8 +15,8 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.driver.speed_keeper import MOST_SPEEDS, SpeedKeeper
-from dasktune.engine.timeouts import SPEEDS_SECONDS
+from dasktune._driver.speed_keeper import MOST_SPEEDS, SpeedKeeper
+from dasktune._engine.timeouts import SPEEDS_SECONDS
 from dasktune.graph.kept_speeds import NOTHING_KEPT, KeptFactor, KeptMeasurements, KeptSpeed
 from dasktune.storage.database.database import Database
 from tests.toy_trainers import Adding

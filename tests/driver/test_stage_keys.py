@@ -15,8 +15,8 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.driver import stage_keys
-from dasktune.driver.stage_keys import CHANGES_PER_TURN, KeysHashed, StageKeys
+from dasktune._driver import stage_keys
+from dasktune._driver.stage_keys import CHANGES_PER_TURN, KeysHashed, StageKeys
 from dasktune.errors import ConfigurationError
 from dasktune.graph.events import RunStage
 from dasktune.graph.keys import BLOCK_STEPS, root_key

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.driver.history import History
-from dasktune.driver.stop_notes import StopNotes, note_stop
+from dasktune._driver.history import History
+from dasktune._driver.stop_notes import StopNotes, note_stop
+from dasktune._study.from_elsewhere import stop_study
 from dasktune.errors import ConfigurationError
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import RunRow, StudyRow
-from dasktune.study.from_elsewhere import stop_study
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from dasktune._results.summary import suspensions_of
+from dasktune._study.study import Study
+from dasktune._worker.host import StageHost
+from dasktune._worker.job import Job, StageSpec
+from dasktune._worker.messages import StageMessage, StateSaved
 from dasktune.graph.keys import Chain, encode_at
-from dasktune.results.summary import suspensions_of
 from dasktune.sequences import Constant, Piecewise
 from dasktune.storage.database.schema import StageRow
-from dasktune.study.study import Study
-from dasktune.worker.host import StageHost
-from dasktune.worker.job import Job, StageSpec
-from dasktune.worker.messages import StageMessage, StateSaved
 
 SIZE = 100
 SEQUENCES = {"lr": Constant(0.1)}

@@ -13,8 +13,8 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from dasktune._study.study import Study
 from dasktune.sequences import MultiStep
-from dasktune.study.study import Study
 from dasktune.trainer.lifecycle import run_alone
 from dasktune.types import Report, TrialState
 

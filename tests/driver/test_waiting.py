@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dasktune.driver.waiting import MOST_TRIALS, Delays, Surroundings, trials_of, waits_of
-from dasktune.engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
+from dasktune._driver.waiting import MOST_TRIALS, Delays, Surroundings, trials_of, waits_of
+from dasktune._engine.timeouts import LATE_SECONDS, SLOW_STORE_SECONDS
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.devices import with_devices
 from dasktune.graph.dispatch import Dispatcher

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from dasktune._engine.event_log import in_words, replay
+from dasktune._engine.outcome import RunAssessment
 from dasktune.algos import Random
 from dasktune.algos.curves import Curve, Persistence, Question
 from dasktune.algos.forest import Forest, ForestSource
 from dasktune.algos.forest.priority import Priority
-from dasktune.engine.event_log import in_words, replay
-from dasktune.engine.outcome import RunAssessment
 from dasktune.errors import InternalError
 from dasktune.space import Choice, Float, Space
 from dasktune.types import Assess, Objective

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from dasktune._engine.engine import Engine
+from dasktune._engine.event_log import describe, replay
+from dasktune._engine.outcome import Outcome, RunPrediction
+from dasktune._engine.trials import TrialRecord
 from dasktune.algos import ASHA, EarlyTerm, Grid, Random, Tuner
 from dasktune.algos.base import Inputs, Proposal
 from dasktune.algos.curves import Curve, Persistence, Prediction, Question
 from dasktune.algos.samplers import Source
-from dasktune.engine.engine import Engine
-from dasktune.engine.event_log import describe, replay
-from dasktune.engine.outcome import Outcome, RunPrediction
-from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dasktune.algos import Grid
-from dasktune.algos.curves import Prediction
-from dasktune.engine.event_log import (
+from dasktune._engine.event_log import (
     Record,
     cause_of,
     describe,
@@ -21,6 +19,8 @@ from dasktune.engine.event_log import (
     report_of,
     seconds_of,
 )
+from dasktune.algos import Grid
+from dasktune.algos.curves import Prediction
 from dasktune.needs import Needs
 from dasktune.sequences import Constant
 from dasktune.space import Space

@@ -10,9 +10,9 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.engine.alike import AlikeFailures, user_line
-from dasktune.engine.limits import Used
-from dasktune.engine.timeouts import Waits
+from dasktune._engine.alike import AlikeFailures, user_line
+from dasktune._engine.limits import Used
+from dasktune._engine.timeouts import Waits
 from dasktune.errors import ConfigurationError
 from dasktune.types import Objective, Report
 from tests.holding import Gate, pass_gate

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-INSIDE = ("dasktune/graph/", "dasktune/engine/")
+INSIDE = ("dasktune/graph/", "dasktune/_engine/")
 OUTSIDE = [
     path
     for folder in ("dasktune", "tests/torture")

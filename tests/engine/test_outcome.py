@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dasktune._engine.outcome import Order, RunPrediction, with_save_points
 from dasktune.algos.curves.curve import Curve, Question
 from dasktune.algos.curves.persistence import Persistence
-from dasktune.engine.outcome import Order, RunPrediction, with_save_points
 from dasktune.graph.events import RunStage, SavePoint, StopStage
 from dasktune.graph.plan import Node
 

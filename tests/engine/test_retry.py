@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from dasktune._engine.event_log import ending_of, has_ended, replay
 from dasktune.algos import (
     ASHA,
     PBT,
@@ -18,7 +19,6 @@ from dasktune.algos import (
     StoppingASHA,
     Tuner,
 )
-from dasktune.engine.event_log import ending_of, has_ended, replay
 from dasktune.errors import ConfigurationError
 from dasktune.space import Float, Space
 from dasktune.types import Objective, Step, TrialState

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from dasktune._engine import scaling
+from dasktune._engine.engine import Engine
+from dasktune._engine.event_log import Record, in_words, replay
+from dasktune._engine.outcome import Outcome
+from dasktune._engine.scaling import DeviceChoices, Scale
+from dasktune._engine.trials import TrialRecord
 from dasktune.algos import Tuner
-from dasktune.engine import scaling
-from dasktune.engine.engine import Engine
-from dasktune.engine.event_log import Record, in_words, replay
-from dasktune.engine.outcome import Outcome
-from dasktune.engine.scaling import DeviceChoices, Scale
-from dasktune.engine.trials import TrialRecord
 from dasktune.errors import InternalError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.devices import Periods, devices_at

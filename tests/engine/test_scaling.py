@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dasktune.engine.scaling import (
+from dasktune._engine.scaling import (
     Scale,
     choose_devices,
     count_living,

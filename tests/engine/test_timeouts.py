@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dasktune as dt
-from dasktune.engine import timeouts as waits
+from dasktune._engine import timeouts as waits
 from dasktune.errors import ConfigurationError
 
 PACKAGE = Path(waits.__file__).parents[1]

@@ -11,7 +11,7 @@ from statistics import stdev
 
 import pytest
 
-from dasktune.engine.trials import (
+from dasktune._engine.trials import (
     ADDED,
     TrialRecord,
     best_of,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from dasktune._engine.event_log import has_ended, replay
+from dasktune._engine.trials import Alone, TrialRecord
 from dasktune.algos import ASHA, Grid, StoppingASHA, Tuner
-from dasktune.engine.event_log import has_ended, replay
-from dasktune.engine.trials import Alone, TrialRecord
 from dasktune.errors import ConfigurationError
 from dasktune.needs import NO_NEEDS, Needs
 from dasktune.space import Float, Space

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.study.folder import running_file
+from dasktune._study.folder import running_file
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import dasktune as dt
+from dasktune._cluster.local import local_client
 from dasktune.cli import app
 from dasktune.cli.study_file import load
-from dasktune.cluster.local import local_client
 from dasktune.sequences import Piecewise
 from dasktune.trainer import run_alone
 from dasktune.trainer.lifecycle import TrainerRun

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dasktune.engine.trials import TrialRecord
+from dasktune._engine.trials import TrialRecord
 from dasktune.graph.devices import devices_text, with_devices
 from dasktune.graph.keys import Chain
 from dasktune.graph.plan import Node, SearchPlan

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 
 import dasktune as dt
+from dasktune._engine.engine import Engine
+from dasktune._engine.limits import Limits
 from dasktune.algos.pop.active import BEHIND
-from dasktune.engine.engine import Engine
-from dasktune.engine.limits import Limits
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dasktune.driver.waiting import Surroundings, waits_of
+from dasktune._driver.waiting import Surroundings, waits_of
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Deliver,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.study.folder import running_file
+from dasktune._study.folder import running_file
 
 READ_WITH = {
     "test_accelerate.py": "accelerate",

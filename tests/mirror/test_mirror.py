@@ -21,9 +21,9 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 
+from dasktune._engine.trials import TrialRecord
 from dasktune.algos import Grid
 from dasktune.algos.optuna_sampler import distribution_of
-from dasktune.engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.graph.plan import SearchPlan
 from dasktune.mirror import Seen, optuna_study, spans_of

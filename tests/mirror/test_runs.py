@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dasktune as dt
-from dasktune.engine.trials import Alone, TrialRecord
+from dasktune._engine.trials import Alone, TrialRecord
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.graph.plan import SearchPlan
 from dasktune.mirror import LoggedStudy, Logger, TrialRun

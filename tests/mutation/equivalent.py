@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 EQUIVALENT = {
-    "dasktune/engine/engine.py Engine.dismiss: saved -> True": (
+    "dasktune/_engine/engine.py Engine.dismiss: saved -> True": (
         "Without saved states nothing happens between draining and the dismissal, which ends it."
     ),
-    "dasktune/engine/engine.py Engine.give_up: 0 -> (-1)": (
+    "dasktune/_engine/engine.py Engine.give_up: 0 -> (-1)": (
         "The engine does not read the step of a failure: it is for those who watch a dispatcher."
     ),
-    "dasktune/engine/timeouts.py _is_duration: return False -> return None": (
+    "dasktune/_engine/timeouts.py _is_duration: return False -> return None": (
         "The only caller asks for truth, and None is as false as False."
     ),
     "dasktune/graph/frontier.py Frontier.move: 1 -> (2) (2)": (

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from dasktune.driver.audit_notes import AuditFigures
-from dasktune.engine.trials import TrialRecord, trial_of
+from dasktune._driver.audit_notes import AuditFigures
+from dasktune._engine.trials import TrialRecord, trial_of
+from dasktune._results.summary import summarise, unique_steps
 from dasktune.graph.known import Measured
 from dasktune.graph.plan import SearchPlan
 from dasktune.report.costs import Content, ranking, render
 from dasktune.report.tree_svg import draw_tree
-from dasktune.results.summary import summarise, unique_steps
 from dasktune.sequences import Constant, Piecewise
 from dasktune.types import Direction, Sequences, TrialState
 

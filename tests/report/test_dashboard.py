@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import pytest
 from optuna.storages import RDBStorage
 
-from dasktune.engine.trials import TrialRecord
+from dasktune._engine.trials import TrialRecord
 from dasktune.mirror import optuna_study
 from dasktune.mirror.storages import write_snapshot
 from dasktune.sequences import Constant

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from dasktune._results.prediction import TrialPrediction
 from dasktune.algos.curves import LEVELS, Branch, Curve, Prediction
 from dasktune.report import Svg, draw_fan
-from dasktune.results.prediction import TrialPrediction
 from dasktune.types import Direction
 
 CURVE = Curve(

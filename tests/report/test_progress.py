@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
+from dasktune._driver.runner import RunSnapshot
+from dasktune._engine.engine import Engine
+from dasktune._engine.trials import TrialRecord
 from dasktune.algos import Grid
-from dasktune.driver.runner import RunSnapshot
-from dasktune.engine.engine import Engine
-from dasktune.engine.trials import TrialRecord
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import WorkerJoined
 from dasktune.report.progress import (

@@ -14,14 +14,14 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from dasktune._engine.event_log import describe
+from dasktune._results.prediction import TrialPrediction
+from dasktune._results.summary import Suspensions, spread_of, summarise
 from dasktune.algos.curves import LEVELS, Curve, Persistence, Prediction
 from dasktune.algos.pop import Label
-from dasktune.engine.event_log import describe
 from dasktune.graph.plan import SearchPlan
 from dasktune.report.costs import Content, gather, render
 from dasktune.report.prospects import MOST_FANS, Prospects, Standing, prospects_of, standings_of
-from dasktune.results.prediction import TrialPrediction
-from dasktune.results.summary import Suspensions, spread_of, summarise
 from dasktune.types import Decision, Direction, Extend, Now, Predict, Report
 
 

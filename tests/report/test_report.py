@@ -11,11 +11,11 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from dasktune._study.study import Study
+from dasktune._worker.hardware import hardware_of
 from dasktune.algos import Grid
 from dasktune.report import draw_tree, plot_sequence
 from dasktune.sequences import Constant, Exponential, MultiStep, Warmup
-from dasktune.study.study import Study
-from dasktune.worker.hardware import hardware_of
 
 BAR = r'<g class="stage bar-stage">'
 HOSTILE = "<script>alert('x')</script>&\""

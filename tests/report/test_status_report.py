@@ -11,8 +11,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from dasktune.driver.run_status import Wait
-from dasktune.engine.timeouts import NO_HEARTBEAT_SECONDS
+from dasktune._driver.run_status import Wait
+from dasktune._engine.timeouts import NO_HEARTBEAT_SECONDS
 from dasktune.report.status_report import (
     LONGEST_MESSAGE,
     MOST_SHOWN,

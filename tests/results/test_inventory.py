@@ -12,14 +12,14 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.driver.retention.listing import COMMIT_NBYTES
-from dasktune.results.inventory import Inventory, take_inventory
+from dasktune._driver.retention.listing import COMMIT_NBYTES
+from dasktune._results.inventory import Inventory, take_inventory
+from dasktune._study.study import Study
 from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Batch
 from dasktune.storage.database.schema import CheckpointRow
 from dasktune.storage.leases import HeldLeases, Lease, Leases
-from dasktune.study.study import Study
 from tests.storage.noting_store import NotingStore
 
 STEPS = 8

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from dasktune.engine.trials import TrialRecord
+from dasktune._engine.trials import TrialRecord
+from dasktune._results.keep import kept_elsewhere
 from dasktune.graph.keys import root_key
-from dasktune.results.keep import kept_elsewhere
 from dasktune.sequences import Constant
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import StudyRow, TrialRow

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dasktune.algos.curves import LEVELS, Curve, Persistence, Prediction
-from dasktune.algos.curves.curve import MOST_SIBLINGS
-from dasktune.algos.curves.observed import ObservedCurves
-from dasktune.engine.trials import ADDED, TrialRecord
-from dasktune.errors import ConfigurationError
-from dasktune.graph.known import Measured
-from dasktune.graph.plan import SearchPlan
-from dasktune.results.prediction import (
+from dasktune._engine.trials import ADDED, TrialRecord
+from dasktune._results.prediction import (
     CurveReader,
     TrialPrediction,
     predict_trial,
     seconds_of_steps,
 )
+from dasktune.algos.curves import LEVELS, Curve, Persistence, Prediction
+from dasktune.algos.curves.curve import MOST_SIBLINGS
+from dasktune.algos.curves.observed import ObservedCurves
+from dasktune.errors import ConfigurationError
+from dasktune.graph.known import Measured
+from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, MultiStep, Piecewise, Warmup
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, Register, Sequences, Step, TrialState

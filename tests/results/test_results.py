@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.engine.trials import TrialRecord
+from dasktune._engine.trials import TrialRecord
+from dasktune._results.results import StudyResults, registered
+from dasktune._results.trial_paths import keys_of
 from dasktune.graph.attempts import DispatchOptions
-from dasktune.results.results import StudyResults, registered
-from dasktune.results.trial_paths import keys_of
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Batch, Database

@@ -15,10 +15,10 @@ from distributed import Client
 from typer.testing import CliRunner
 
 import dasktune as dt
+from dasktune._study.deletion import delete_study
 from dasktune.cli import app
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Piecewise
-from dasktune.study.deletion import delete_study
 
 pytestmark = pytest.mark.cluster
 

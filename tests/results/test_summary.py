@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dasktune.driver.audit_notes import AuditFigures
-from dasktune.engine.trials import TrialRecord
-from dasktune.graph.plan import SearchPlan
-from dasktune.results.summary import (
+from dasktune._driver.audit_notes import AuditFigures
+from dasktune._engine.trials import TrialRecord
+from dasktune._results.summary import (
     Summary,
     WithdrawnResults,
     audits_of,
@@ -16,6 +15,7 @@ from dasktune.results.summary import (
     summarise,
     trials_on_several_classes,
 )
+from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import TrialState

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from dasktune.engine.trials import Alone, TrialRecord
-from dasktune.results.withdrawn import Withdrawn, withdrawn_of
+from dasktune._engine.trials import Alone, TrialRecord
+from dasktune._results.withdrawn import Withdrawn, withdrawn_of
 from dasktune.sequences import Constant, MultiStep
 
 DIFFERENCE = {"audit": "differs", "trials": [1, 2], "after": 10}

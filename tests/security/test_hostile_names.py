@@ -14,8 +14,8 @@ from distributed import Client
 from typer.testing import CliRunner
 
 import dasktune as dt
+from dasktune._cluster.local import local_client
 from dasktune.cli.commands import app
-from dasktune.cluster.local import local_client
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, Piecewise
 

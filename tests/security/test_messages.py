@@ -10,11 +10,11 @@ import msgpack
 import pytest
 
 import dasktune as dt
+from dasktune._worker.host import StageHost
+from dasktune._worker.job import Job, StageSpec
+from dasktune._worker.messages import StageFailed, StageMessage, to_wire
 from dasktune.graph.keys import Chain
 from dasktune.sequences import Constant
-from dasktune.worker.host import StageHost
-from dasktune.worker.job import Job, StageSpec
-from dasktune.worker.messages import StageFailed, StageMessage, to_wire
 
 
 class Failing(dt.Trainer):

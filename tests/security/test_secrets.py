@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 import dasktune as dt
 from dasktune import logs
+from dasktune._cluster.local import local_client
 from dasktune.cli.commands import app
-from dasktune.cluster.local import local_client
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.sequences import Constant
 from tests.services import S3Server

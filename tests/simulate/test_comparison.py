@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 import dasktune as dt
-from dasktune.engine.limits import Limits
+from dasktune._engine.limits import Limits
 from dasktune.simulate.comparison import Compared, Repeat, Spread, compare
 from dasktune.simulate.incumbents import Incumbent
 from dasktune.types import Direction

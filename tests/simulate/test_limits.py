@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasktune as dt
-from dasktune.engine.limits import Limits
+from dasktune._engine.limits import Limits
 from dasktune.simulate import Incumbent, Simulation
 from dasktune.types import TrialState
 from tests.effort import examples

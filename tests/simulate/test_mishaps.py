@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasktune as dt
+from dasktune._engine.limits import Limits
 from dasktune.algos.curves import Curve, Persistence, Prediction, Predictor
-from dasktune.engine.limits import Limits
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant
 from dasktune.simulate.jobs import Mishaps

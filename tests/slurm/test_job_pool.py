@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.driver.pool_demand import PoolDemand
-from dasktune.engine.timeouts import RESUBMIT_SECONDS
+from dasktune._driver.pool_demand import PoolDemand
+from dasktune._engine.timeouts import RESUBMIT_SECONDS
 from dasktune.graph.view import RunView
 from dasktune.slurm.job_pool import STILLBORN, JobPool
 from dasktune.slurm.options import SlurmOptions

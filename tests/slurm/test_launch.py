@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from dasktune._worker.sharing import SHARED_DEVICE
 from dasktune.errors import ConfigurationError
 from dasktune.slurm import launch as launching
 from dasktune.slurm.launch import device_shares
-from dasktune.worker.sharing import SHARED_DEVICE
 from tests.holding import wait_until
 
 pytestmark = pytest.mark.process

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from dasktune._cluster.pools import PoolStatus
 from dasktune.cli.status import StudyStatus, read
-from dasktune.cluster.pools import PoolStatus
 from dasktune.errors import ConfigurationError
 from dasktune.slurm.options import options_for, pools_for, pools_of
 from tests.slurm_server import Slurm

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import dasktune as dt
+from dasktune._study.preview import preview
 from dasktune.errors import ClusterError, ConfigurationError
 from dasktune.needs import NO_NEEDS, Needs
 from dasktune.sequences import MultiStep
 from dasktune.space import Branch, Space, contradictions, with_branches
-from dasktune.study.preview import preview
 
 DECAY = MultiStep(0.1, milestones=[3], gamma=0.1)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import zarr
 
-from dasktune.engine.timeouts import REMOVAL_MARK_SECONDS
+from dasktune._engine.timeouts import REMOVAL_MARK_SECONDS
 from dasktune.errors import ConfigurationError, CorruptCheckpointError, StorageError
 from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatError
 from dasktune.storage.codec import encode

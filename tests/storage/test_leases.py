@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from dasktune.engine.timeouts import LEASE_LIMIT_SECONDS
+from dasktune._engine.timeouts import LEASE_LIMIT_SECONDS
 from dasktune.sequences import Constant, MultiStep
 from dasktune.storage import layout
 from dasktune.storage.files.base import Files

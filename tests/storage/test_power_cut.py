@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dasktune._study.export import write_state
 from dasktune.errors import CorruptCheckpointError
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
@@ -21,7 +22,6 @@ from dasktune.storage.database.schema import EventRow, TrialRow, VerdictRow
 from dasktune.storage.files.local import LocalFiles
 from dasktune.storage.leases import HeldLeases, Lease, Leases
 from dasktune.storage.verdicts import Verdicts
-from dasktune.study.export import write_state
 from tests.storage.power_cut import Disk, Image, restore
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

@@ -16,7 +16,7 @@ import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dasktune.driver.retention.listing import list_store, remove_orphan
+from dasktune._driver.retention.listing import list_store, remove_orphan
 from dasktune.errors import CorruptCheckpointError
 from dasktune.storage import checkpoints, layout
 from dasktune.storage.checkpoints import SMALL_NBYTES, CheckpointStore, Commit

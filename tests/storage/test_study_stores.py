@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import dasktune as dt
-from dasktune.cluster.local import local_client
+from dasktune._cluster.local import local_client
 from dasktune.errors import StorageError
 from dasktune.sequences import Constant, Piecewise
 from dasktune.storage.checkpoints import CheckpointStore

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import dasktune as dt
+from dasktune._study.study import Study
 from dasktune.algos.curves import Curve, Persistence, Prediction, Predictor
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, MultiStep
-from dasktune.study.study import Study
 from dasktune.types import Decision, Extend, Finish, Register, Report, Step, Stop, TrialState
 
 

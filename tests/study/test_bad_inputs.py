@@ -21,10 +21,10 @@ from distributed import Client
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 import dasktune as dt
+from dasktune._study.study import Study
 from dasktune.algos.base import Tuner
 from dasktune.errors import ConfigurationError, DasktuneError, TrainerError
 from dasktune.sequences import Exponential, MultiStep, Piecewise
-from dasktune.study.study import Study
 from dasktune.trainer.check_switch import SWITCH
 from tests.toy_trainers import Adding
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import dasktune as dt
+from dasktune._study.create import config_of, open_in, opening_with
+from dasktune._study.study import Study, UnopenedStudy
 from dasktune.errors import ConfigurationError
-from dasktune.study.create import config_of, open_in, opening_with
-from dasktune.study.study import Study, UnopenedStudy
 
 
 def make(folder: Path, name: str = "file") -> Study:

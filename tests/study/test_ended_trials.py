@@ -10,9 +10,9 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
-from dasktune.results.summary import savings_line
+from dasktune._results.summary import savings_line
+from dasktune._study.study import Study
 from dasktune.sequences import Piecewise
-from dasktune.study.study import Study
 
 END = 5
 

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasktune as dt
+from dasktune._study.export import write_state
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.codec import decode, encode
-from dasktune.study.export import write_state
 from tests.effort import examples
 
 ABOUT = {"trial": 0}

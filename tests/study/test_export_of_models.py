@@ -15,9 +15,9 @@ import torch
 from distributed import Client
 
 import dasktune as dt
+from dasktune._study.study import Study
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import MultiStep
-from dasktune.study.study import Study
 
 
 class Line(dt.Trainer):

@@ -17,20 +17,20 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dasktune as dt
-from dasktune.driver.run import device_of_run
-from dasktune.engine.limits import Limits
-from dasktune.errors import ConfigurationError
-from dasktune.needs import Needs
-from dasktune.report.progress import RunDisplay
-from dasktune.study import first_check
-from dasktune.study.first_check import (
+from dasktune._driver.run import device_of_run
+from dasktune._engine.limits import Limits
+from dasktune._study import first_check
+from dasktune._study.first_check import (
     CheckedTrial,
     FirstCheck,
     KnownTrials,
     NotChecked,
     known_trials,
 )
-from dasktune.study.study import Study
+from dasktune._study.study import Study
+from dasktune.errors import ConfigurationError
+from dasktune.needs import Needs
+from dasktune.report.progress import RunDisplay
 from dasktune.trainer.check_switch import SWITCH
 from tests.forgetful import Tally
 from tests.forked import run_forked

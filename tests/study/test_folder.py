@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dasktune.study.folder import running_file, study_folder
+from dasktune._study.folder import running_file, study_folder
 
 
 def folder_within(file: Path, text: str) -> Path | None:

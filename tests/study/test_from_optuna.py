@@ -187,7 +187,7 @@ def test_the_best_model_is_the_trainer_with_its_state(tmp_path: Path, two_thread
 
 GUARDED = """
 import sys
-from dasktune.study.main_guard import guard_problem
+from dasktune._study.main_guard import guard_problem
 
 
 def look():

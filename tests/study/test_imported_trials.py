@@ -12,8 +12,8 @@ import pandas
 import pytest
 
 import dasktune as dt
+from dasktune._study.study import Study
 from dasktune.errors import ConfigurationError
-from dasktune.study.study import Study
 
 SPACE = dt.Space(lr=dt.Float(0.0, 1.0), kind=["a", "b"])
 

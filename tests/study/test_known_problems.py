@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import dasktune as dt
+from dasktune._study.study import Study
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, MultiStep
-from dasktune.study.study import Study
 
 SPACE = dt.Space(lr=dt.Float(0.1, 1.0))
 
@@ -44,7 +44,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Study]:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a cluster was started")
 
-    monkeypatch.setattr("dasktune.study.optimize.cluster_of", refuse)
+    monkeypatch.setattr("dasktune._study.optimize.cluster_of", refuse)
     made = dt.create_study(Counter, name="n", metric="loss", storage=tmp_path)
     yield made
     made.close()

@@ -9,8 +9,8 @@ import optuna
 import pytest
 
 import dasktune as dt
+from dasktune._study.study import Study
 from dasktune.errors import ConfigurationError
-from dasktune.study.study import Study
 
 SPACE = dt.Space(lr=dt.Float(0.1, 1.0, log=True), kind=["a", "b"])
 

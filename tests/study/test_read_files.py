@@ -15,10 +15,10 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from dasktune._study.study import Study
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.database.schema import VerdictRow
 from dasktune.storage.verdicts import Verdicts
-from dasktune.study.study import Study
 from dasktune.trainer import data_digest
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.fingerprint.named_files import MOST_BYTES

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import dasktune as dt
+from dasktune._study.config import StudyConfig
 from dasktune.errors import ConfigurationError
-from dasktune.study.config import StudyConfig
 from tests.toy_trainers import Adding
 from tests.worker.test_divided import Net
 

@@ -22,12 +22,12 @@ from distributed import Client, LocalCluster, Scheduler
 from distributed.deploy.spec import SpecCluster
 
 import dasktune as dt
+from dasktune._study.create import open_study, opening_with
+from dasktune._study.study import Study
 from dasktune.errors import ClusterError, ConfigurationError, StorageError, TrainerError
 from dasktune.sequences import Constant, Exponential, MultiStep, Piecewise, Warmup
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import EventRow, StudyRow
-from dasktune.study.create import open_study, opening_with
-from dasktune.study.study import Study
 from dasktune.trainer.check_resume.new_process import run_in_new_process
 from dasktune.trainer.check_resume.verdict import RULE
 from dasktune.trainer.check_switch import SWITCH

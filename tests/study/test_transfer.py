@@ -11,8 +11,8 @@ from distributed import Client
 from optuna.samplers import TPESampler
 
 import dasktune as dt
+from dasktune._driver.transfer import Transfer
 from dasktune.cli.results import as_json, as_text
-from dasktune.driver.transfer import Transfer
 from dasktune.errors import ConfigurationError
 from tests.toy_trainers import Adding
 

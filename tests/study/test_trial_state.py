@@ -14,13 +14,13 @@ from distributed import Client
 from distributed.comm import core
 
 import dasktune as dt
+from dasktune._study.study import Study
+from dasktune._study.trial_state import Training, TrialStates
 from dasktune.errors import ConfigurationError, TrainerError
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
-from dasktune.study.study import Study
-from dasktune.study.trial_state import Training, TrialStates
 from dasktune.trainer.generators import global_states
 from dasktune.trainer.lifecycle import run_alone
 from tests.forgetful import Tally

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dasktune.engine.engine import Engine
-from dasktune.engine.event_log import Record
-from dasktune.engine.outcome import Outcome
+from dasktune._engine.engine import Engine
+from dasktune._engine.event_log import Record
+from dasktune._engine.outcome import Outcome
 from dasktune.graph.attempts import QUEUE_LENGTH
 from dasktune.graph.events import (
     Event,

@@ -6,20 +6,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from dasktune.driver.attempts import AttemptLost, Attempts, Following
-from dasktune.driver.history import History
-from dasktune.driver.lease_messages import LeaseAnswered
-from dasktune.driver.leases import Leasing
-from dasktune.driver.orders import PendingOrders
-from dasktune.driver.other_leases import Heeded, OtherLeases
-from dasktune.driver.recorder import Recorder
-from dasktune.driver.retention.evict import Evictor
-from dasktune.driver.reuse import KnownStates
-from dasktune.driver.shared_stages import SharedStages
-from dasktune.engine.engine import Engine
-from dasktune.engine.event_log import Record
-from dasktune.engine.outcome import Order, Outcome, with_save_points
-from dasktune.engine.session import Session
+from dasktune._driver.attempts import AttemptLost, Attempts, Following
+from dasktune._driver.history import History
+from dasktune._driver.lease_messages import LeaseAnswered
+from dasktune._driver.leases import Leasing
+from dasktune._driver.orders import PendingOrders
+from dasktune._driver.other_leases import Heeded, OtherLeases
+from dasktune._driver.recorder import Recorder
+from dasktune._driver.retention.evict import Evictor
+from dasktune._driver.reuse import KnownStates
+from dasktune._driver.shared_stages import SharedStages
+from dasktune._engine.engine import Engine
+from dasktune._engine.event_log import Record
+from dasktune._engine.outcome import Order, Outcome, with_save_points
+from dasktune._engine.session import Session
+from dasktune._worker.messages import StageMessage, StageProgress
 from dasktune.graph.attempts import Attempt
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
@@ -42,7 +43,6 @@ from dasktune.graph.policies.paused_workers import PausedWorkers
 from dasktune.graph.policies.several_workers import SeveralWorkers
 from dasktune.graph.policies.shared_devices import SharedDevices
 from dasktune.storage.leases import HeldLeases, Lease
-from dasktune.worker.messages import StageMessage, StageProgress
 from tests.torture.parts import Parts
 
 

@@ -1,6 +1,6 @@
 """A driver made of dasktune's own parts: all but Dask, and the threads, which the world replaces.
 
-It does what `dasktune.driver.runner.DaskRunner` does in a turn: takes in messages, makes records
+It does what `dasktune._driver.runner.DaskRunner` does in a turn: takes in messages, makes records
 durable, carries out orders. It can be cut short between any two of these.
 """
 
@@ -10,20 +10,21 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dasktune.driver import attempts as attempting
-from dasktune.driver import shared_stages
-from dasktune.driver.attempts import AttemptLost, LookUp, Reached, StateDurable, StateRecorded
-from dasktune.driver.lease_messages import CommitsFound, LeaseMessage
-from dasktune.driver.leases import Leasing
-from dasktune.driver.look_ups import find_commits
-from dasktune.driver.numerics import NumericClasses, NumericRule
-from dasktune.driver.retention.evict import Evictor
-from dasktune.driver.run import begin_tuner
-from dasktune.driver.shared_stages import NoSharing, SharedStages
-from dasktune.engine.event_log import Record, replay
-from dasktune.engine.outcome import Outcome, RunPrediction
-from dasktune.engine.timeouts import Waits
-from dasktune.engine.trials import TrialRecord
+from dasktune._driver import attempts as attempting
+from dasktune._driver import shared_stages
+from dasktune._driver.attempts import AttemptLost, LookUp, Reached, StateDurable, StateRecorded
+from dasktune._driver.lease_messages import CommitsFound, LeaseMessage
+from dasktune._driver.leases import Leasing
+from dasktune._driver.look_ups import find_commits
+from dasktune._driver.numerics import NumericClasses, NumericRule
+from dasktune._driver.retention.evict import Evictor
+from dasktune._driver.run import begin_tuner
+from dasktune._driver.shared_stages import NoSharing, SharedStages
+from dasktune._engine.event_log import Record, replay
+from dasktune._engine.outcome import Outcome, RunPrediction
+from dasktune._engine.timeouts import Waits
+from dasktune._engine.trials import TrialRecord
+from dasktune._worker.messages import StageEnded, StageMessage
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Event,
@@ -46,7 +47,6 @@ from dasktune.graph.view import RunView
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.retention import Keep, Retention
 from dasktune.types import Step
-from dasktune.worker.messages import StageEnded, StageMessage
 from tests.torture.books import Books, check
 from tests.torture.files import FailingFiles
 from tests.torture.study import OBJECTIVE, Study

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dasktune.engine.scaling import Scale
+from dasktune._engine.scaling import Scale
 from dasktune.graph.events import WorkerJoined
 from dasktune.needs import NO_NEEDS, Needs, NumericClass
 from dasktune.types import Value

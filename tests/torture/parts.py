@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dasktune.driver.attempts import Attempts
-from dasktune.driver.history import History
-from dasktune.driver.leases import Leasing
-from dasktune.driver.orders import PendingOrders
-from dasktune.driver.recorder import Recorder
-from dasktune.driver.retention.evict import Evictor
-from dasktune.driver.reuse import KnownStates
-from dasktune.driver.shared_stages import SharedStages
-from dasktune.engine.engine import Engine
+from dasktune._driver.attempts import Attempts
+from dasktune._driver.history import History
+from dasktune._driver.leases import Leasing
+from dasktune._driver.orders import PendingOrders
+from dasktune._driver.recorder import Recorder
+from dasktune._driver.retention.evict import Evictor
+from dasktune._driver.reuse import KnownStates
+from dasktune._driver.shared_stages import SharedStages
+from dasktune._engine.engine import Engine
 from dasktune.graph.dispatch import Dispatcher
 
 

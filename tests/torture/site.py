@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 
-from dasktune.driver.scaling import demand_of
-from dasktune.engine.event_log import replay
-from dasktune.engine.trials import TrialRecord
+from dasktune._driver.scaling import demand_of
+from dasktune._engine.event_log import replay
+from dasktune._engine.trials import TrialRecord
+from dasktune._worker.messages import StageEnded
 from dasktune.graph.events import RunStage
 from dasktune.graph.packing import stand_ins
 from dasktune.graph.shares import Claim
 from dasktune.types import TrialState
-from dasktune.worker.messages import StageEnded
 from tests.torture.books import check
 from tests.torture.driver import Driver
 from tests.torture.scenario import ORDERLY, Plan

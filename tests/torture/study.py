@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
+from dasktune._driver.history import History
+from dasktune._engine.event_log import Record
 from dasktune.algos.base import Tuner
-from dasktune.driver.history import History
-from dasktune.engine.event_log import Record
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.shares import Lending
 from dasktune.storage.database import schema

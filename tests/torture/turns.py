@@ -12,7 +12,7 @@ from greenlet import getcurrent, greenlet
 
 
 class Turns:
-    """The rounds of one driver's leases; see `dasktune.driver.leases.Rounds`."""
+    """The rounds of one driver's leases; see `dasktune._driver.leases.Rounds`."""
 
     def __init__(self) -> None:
         self._main = getcurrent()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dasktune._engine.event_log import report_of
 from dasktune.algos.base import Tuner
-from dasktune.engine.event_log import report_of
 from dasktune.graph.plan import Path
 from dasktune.types import (
     Decision,

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dasktune.graph.events import RunStage, SavePoint, StopStage
-from dasktune.types import Step
-from dasktune.worker.messages import (
+from dasktune._worker.messages import (
     StageEnded,
     StageFailed,
     StageMessage,
@@ -26,6 +24,8 @@ from dasktune.worker.messages import (
     StateSaved,
     StepMetrics,
 )
+from dasktune.graph.events import RunStage, SavePoint, StopStage
+from dasktune.types import Step
 from tests.torture.fleet import ROOM, Machine
 from tests.torture.ways import State, Way, metrics_of
 from tests.torture.world import Store

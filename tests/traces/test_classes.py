@@ -12,10 +12,10 @@ import pytest
 import zarr
 
 import dasktune as dt
+from dasktune._worker.hardware import hardware_of
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant
 from dasktune.simulate import Trace
-from dasktune.worker.hardware import hardware_of
 from tests.toy_trainers import Adding
 from tests.unlike_workers import unlike_workers
 

@@ -13,12 +13,12 @@ import sqlalchemy as sa
 from distributed import Client
 
 import dasktune as dt
-from dasktune.engine.limits import Limits
+from dasktune._engine.limits import Limits
+from dasktune._study.study import Study
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, Exponential, MultiStep, sequence_from_json
 from dasktune.simulate import Trace
 from dasktune.storage.database import schema
-from dasktune.study.study import Study
 from dasktune.types import Direction
 
 STEPS = 8

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasktune as dt
-from dasktune.engine.limits import Limits
+from dasktune._engine.limits import Limits
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, MultiStep
 from dasktune.simulate import Trace

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dasktune.engine.scaling import Scale
+from dasktune._engine.scaling import Scale
+from dasktune._study.create import create_study
 from dasktune.errors import ConfigurationError, StateError, TrainerError
 from dasktune.sequences import MultiStep, Piecewise, as_sequence
-from dasktune.study.create import create_study
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.check_resume import check_resume
 from dasktune.trainer.fingerprint.fingerprint import fingerprint

@@ -15,10 +15,10 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dasktune as dt
+from dasktune._study.study import Study
 from dasktune.errors import ConfigurationError, TrainerError
 from dasktune.sequences import Constant, MultiStep, Sequence
 from dasktune.storage.verdicts import Verdicts
-from dasktune.study.study import Study
 from dasktune.trainer.base import problems_of
 from dasktune.trainer.check_resume import ResumeReport, check_resume
 from dasktune.trainer.check_resume.new_process import run_in_new_process

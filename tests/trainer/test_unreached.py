@@ -2,7 +2,7 @@
 
 import logging
 
-from dasktune.study.create import create_study
+from dasktune._study.create import create_study
 from dasktune.trainer.base import Trainer
 from dasktune.trainer.function import trainer_of
 from dasktune.trainer.unreached import unreached_code

@@ -12,17 +12,17 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dasktune.graph.keys import Chain, encode_at
-from dasktune.sequences import Constant
-from dasktune.worker.host import StageHost
-from dasktune.worker.job import AuditSpec, Job, StageSpec
-from dasktune.worker.messages import (
+from dasktune._worker.host import StageHost
+from dasktune._worker.job import AuditSpec, Job, StageSpec
+from dasktune._worker.messages import (
     AuditEnded,
     StageMessage,
     StageProgress,
     audit_from_wire,
     to_wire,
 )
+from dasktune.graph.keys import Chain, encode_at
+from dasktune.sequences import Constant
 from tests.forgetful import Tally
 from tests.toy_trainers import Adding
 
@@ -238,7 +238,7 @@ def test_audit_counts_the_trainer_that_is_gone(
 ) -> None:
     clock = SimpleNamespace(**{**vars(time), "monotonic": lambda: Costly.now[0]})
     for module in ("host", "audit"):
-        monkeypatch.setattr(f"dasktune.worker.{module}.time", clock)
+        monkeypatch.setattr(f"dasktune._worker.{module}.time", clock)
     worker = workers(Costly)
     worker.train(0, 8, 4)
     assert worker.audit(4, 8, 8).seconds == (5 + 4) + 5, "a stage has to load it anew"

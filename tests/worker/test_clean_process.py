@@ -15,11 +15,11 @@ import pytest
 import torch
 
 import dasktune as dt
+from dasktune._worker import clean_process
+from dasktune._worker.clean_process import CleanProcess
+from dasktune._worker.job import Job
 from dasktune.trainer.code import pack, unpack
 from dasktune.trainer.lifecycle import TrainerRun
-from dasktune.worker import clean_process
-from dasktune.worker.clean_process import CleanProcess
-from dasktune.worker.job import Job
 
 COUNT = {"n": 0}
 ROWS: dict[str, list[int]] = {}

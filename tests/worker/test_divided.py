@@ -19,6 +19,12 @@ import pytest
 import torch
 from torch import nn
 
+from dasktune._worker import rank
+from dasktune._worker.divided import DividedRun
+from dasktune._worker.host import StageHost
+from dasktune._worker.job import AuditSpec, Job, StageSpec
+from dasktune._worker.messages import StageFailed, StageMessage, StageProgress, StateSaved
+from dasktune._worker.rank import PortMeeting, RankGroup, RankTraining
 from dasktune.graph.devices import DEVICES
 from dasktune.graph.keys import Chain
 from dasktune.sequences import Constant, Piecewise, Sequence
@@ -27,12 +33,6 @@ from dasktune.trainer.code import pack
 from dasktune.trainer.data import ResumableLoader
 from dasktune.trainer.lifecycle import run_alone
 from dasktune.trainer.torch import TorchTrainer
-from dasktune.worker import rank
-from dasktune.worker.divided import DividedRun
-from dasktune.worker.host import StageHost
-from dasktune.worker.job import AuditSpec, Job, StageSpec
-from dasktune.worker.messages import StageFailed, StageMessage, StageProgress, StateSaved
-from dasktune.worker.rank import PortMeeting, RankGroup, RankTraining
 from tests.holding import wait_until
 from tests.toy_trainers import Adding
 
@@ -92,7 +92,7 @@ def divided(
 def ranks() -> list[psutil.Process]:
     """Return the processes of other devices that this process has started."""
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if "dasktune.worker.rank" in " ".join(child.cmdline())]
+    return [child for child in children if "dasktune._worker.rank" in " ".join(child.cmdline())]
 
 
 def host_of(trainer: type, folder: Path, messages: list[StageMessage]) -> StageHost:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dasktune._worker.gpus import shared_out, visible_gpus
 from dasktune.errors import ConfigurationError
-from dasktune.worker.gpus import shared_out, visible_gpus
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dasktune.worker.gpus import Gpu, gpu_of
-from dasktune.worker.hardware import (
+from dasktune._worker.gpus import Gpu, gpu_of
+from dasktune._worker.hardware import (
     Hardware,
     class_of,
     describe_worker,
@@ -135,7 +135,7 @@ def test_equal_descriptions_have_one_name(cpu: str, cores: int) -> None:
 @pytest.mark.process
 def test_description_loads_no_torch() -> None:
     code = (
-        "import sys; from dasktune.worker.hardware import describe_worker as describe\n"
+        "import sys; from dasktune._worker.hardware import describe_worker as describe\n"
         "print(describe({})['class'], describe({'GPU': 1})['class'], 'torch' in sys.modules)"
     )
     done = subprocess.run(
@@ -219,7 +219,7 @@ def test_class_is_that_of_the_pinned_gpu(tmp_path: Path, visible: str | None, na
     library = tmp_path / "libnvidia-ml.so.1"
     built = [compiler, "-shared", "-fPIC", "-o", str(library), str(tmp_path / "driver.c")]
     subprocess.run(built, check=True)
-    code = "from dasktune.worker.hardware import hardware_of; print(hardware_of({'GPU': 1}).name)"
+    code = "from dasktune._worker.hardware import hardware_of; print(hardware_of({'GPU': 1}).name)"
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     environment |= {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}

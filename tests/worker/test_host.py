@@ -13,15 +13,10 @@ import numpy as np
 import pytest
 
 import dasktune as dt
-from dasktune.errors import StorageError
-from dasktune.graph.keys import Chain, encode_at
-from dasktune.sequences import Constant
-from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.storage.codec import encode
-from dasktune.worker.control import Control
-from dasktune.worker.host import PENDING_WRITES, StageHost
-from dasktune.worker.job import Job, StageSpec
-from dasktune.worker.messages import (
+from dasktune._worker.control import Control
+from dasktune._worker.host import PENDING_WRITES, StageHost
+from dasktune._worker.job import Job, StageSpec
+from dasktune._worker.messages import (
     StageEnded,
     StageFailed,
     StageMessage,
@@ -32,6 +27,11 @@ from dasktune.worker.messages import (
     StateSaved,
     StoreFailed,
 )
+from dasktune.errors import StorageError
+from dasktune.graph.keys import Chain, encode_at
+from dasktune.sequences import Constant
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.codec import encode
 from tests.holding import wait_until
 from tests.worker.held_store import PATIENCE, HeldStore
 
@@ -233,7 +233,7 @@ def test_stage_that_raises_sends_its_log(bench: Bench) -> None:
 def test_running_stage_sends_its_log_now_and_then(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dasktune.worker.host.LOG_SECONDS", -1.0)
+    monkeypatch.setattr("dasktune._worker.host.LOG_SECONDS", -1.0)
     bench.trainer.before_step = staticmethod(lambda done: print(f"step {done}"))
     bench.run("a1", 0, 2, saves=(1,))
     assert [log.text for log in bench.messages_of(StagePrinted)] == ["step 0", "step 0\nstep 1"]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from dasktune._worker.job import Job
+from dasktune._worker.known_files import KnownFiles
 from dasktune.errors import StorageError
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.verdicts import SEVERAL, Verdicts
 from dasktune.trainer import data_digest
 from dasktune.trainer.check_resume.verdict import verdict
-from dasktune.worker.job import Job
-from dasktune.worker.known_files import KnownFiles
 from tests.toy_trainers import Adding
 
 FINGERPRINT = "ab" * 16

@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 import msgpack
 import pytest
 
-from dasktune.worker.messages import (
+from dasktune._worker.messages import (
     LeaveAnnounced,
     MessageError,
     PredictionAnswer,

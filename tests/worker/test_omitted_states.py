@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from dasktune._worker.host import MEASURED_SAVES, Lineage
+from dasktune._worker.messages import StageEnded, StageProgress, StateOmitted, StateSaved
 from dasktune.graph.audits import ALWAYS
 from dasktune.storage.codec import encode
-from dasktune.worker.host import MEASURED_SAVES, Lineage
-from dasktune.worker.messages import StageEnded, StageProgress, StateOmitted, StateSaved
 from tests.worker.held_store import HeldStore
 from tests.worker.test_host import Bench, bench_in, chain_at
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from dasktune.engine.timeouts import OUTBOX_SECONDS
-from dasktune.worker.messages import StageEnded, StageMessage, StageStarted
-from dasktune.worker.outbox import Outbox
+from dasktune._engine.timeouts import OUTBOX_SECONDS
+from dasktune._worker.messages import StageEnded, StageMessage, StageStarted
+from dasktune._worker.outbox import Outbox
 
 START, END = (
     StageStarted(attempt="b", at=0.0),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dasktune.worker.printed import MOST_CHARACTERS, PrintedLines, Printer
+from dasktune._worker.printed import MOST_CHARACTERS, PrintedLines, Printer
 
 
 def text_of(*printed: str) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.worker import sharing
-from dasktune.worker.errors_in_words import is_out_of_memory
-from dasktune.worker.gpus import Gpu
-from dasktune.worker.hardware import Hardware
-from dasktune.worker.sharing import (
+from dasktune._worker import sharing
+from dasktune._worker.errors_in_words import is_out_of_memory
+from dasktune._worker.gpus import Gpu
+from dasktune._worker.hardware import Hardware
+from dasktune._worker.sharing import (
     describe_sharing,
     device_name,
     free_unused,

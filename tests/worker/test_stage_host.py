@@ -12,18 +12,18 @@ from typing import Any, ClassVar
 import pytest
 
 import dasktune as dt
-from dasktune.graph.keys import Chain, encode_at
-from dasktune.sequences import Constant
-from dasktune.trainer.lifecycle import run_alone
-from dasktune.worker.host import StageHost
-from dasktune.worker.job import Job, StageSpec
-from dasktune.worker.messages import (
+from dasktune._worker.host import StageHost
+from dasktune._worker.job import Job, StageSpec
+from dasktune._worker.messages import (
     StageEnded,
     StageMessage,
     StageProgress,
     StageStarted,
     StateSaved,
 )
+from dasktune.graph.keys import Chain, encode_at
+from dasktune.sequences import Constant
+from dasktune.trainer.lifecycle import run_alone
 from tests.toy_trainers import Adding
 from tests.worker.held_store import PATIENCE, HeldStore
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dasktune.lazy import import_on_use
+from dasktune._lazy import import_on_use
 
 _HOMES = {
     "Forest": "dasktune.algos.forest.source",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dasktune.words import counted
+from dasktune._words import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dasktune.engine.event_log import describe
+from dasktune._engine.event_log import describe
 from dasktune.errors import CorruptRecordError
 from dasktune.storage.metrics import metrics_from_json, metrics_to_text
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 
-from dasktune.engine.timeouts import (
+from dasktune._engine.timeouts import (
     DATABASE_CONNECT_SECONDS,
     DATABASE_IDLE_SECONDS,
     DATABASE_SECONDS,

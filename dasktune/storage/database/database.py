@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from dasktune.engine.timeouts import SQLITE_SECONDS
+from dasktune._engine.timeouts import SQLITE_SECONDS
 from dasktune.errors import FencedError, StorageError
 from dasktune.storage.database import schema
 from dasktune.storage.database.columns import JsonText, MetricsText, columns_of, to_text

@@ -16,7 +16,7 @@ from uuid import uuid4
 import fsspec
 import numpy as np
 
-from dasktune.engine.timeouts import LISTING_REQUEST_SECONDS
+from dasktune._engine.timeouts import LISTING_REQUEST_SECONDS
 from dasktune.errors import ConfigurationError, StorageError, unknown
 from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer

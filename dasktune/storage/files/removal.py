@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
-from dasktune.engine.timeouts import REMOVAL_MARK_SECONDS
+from dasktune._engine.timeouts import REMOVAL_MARK_SECONDS
 from dasktune.storage.files.base import Files
 from dasktune.storage.files.clock import store_time
 from dasktune.storage.layout import MARK

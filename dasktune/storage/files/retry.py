@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import tenacity
 
-from dasktune.engine.timeouts import STORE_SECONDS
+from dasktune._engine.timeouts import STORE_SECONDS
 from dasktune.storage.files.failures import is_passing, reason_of
 
 # Users show retries by this name, which is documented: it does not follow the module.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
+from dasktune._words import counted, listed
 from dasktune.errors import refuse
 from dasktune.sequences import Sequence as ValueFunction
 from dasktune.sequences import as_sequence
@@ -38,7 +39,6 @@ from dasktune.trainer.given import as_trainer
 from dasktune.trainer.proof.differences import Difference, state_differences
 from dasktune.trainer.proof.remedies import harmless_in_state
 from dasktune.types import Step
-from dasktune.words import counted, listed
 
 GPU_TOLERANCE = 1e-3
 """Relative difference that is allowed on a GPU without deterministic algorithms."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Self, cast
 
-from dasktune.engine.timeouts import FIRST_CHECK_LOOK_SECONDS, IMPORT_SECONDS
+from dasktune._engine.timeouts import FIRST_CHECK_LOOK_SECONDS, IMPORT_SECONDS
 from dasktune.trainer.check_resume.new_process import COMMAND, CheckJob, findings_of
 from dasktune.trainer.check_resume.plan import cost_of
 from dasktune.types import Step

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dasktune.engine.alike import user_line
-from dasktune.engine.timeouts import PARENT_LOOK_SECONDS
+from dasktune._engine.alike import user_line
+from dasktune._engine.timeouts import PARENT_LOOK_SECONDS
 from dasktune.errors import (
     ConfigurationError,
     ResumeError,

@@ -12,9 +12,9 @@ import pytest
 from optuna.samplers import TPESampler
 
 import dasktune as dt
+from dasktune._engine.limits import Limits
 from dasktune.algos.curves import Persistence
 from dasktune.algos.pop import POP, Label
-from dasktune.engine.limits import Limits
 from dasktune.errors import ConfigurationError
 from dasktune.simulate import Simulation, Trace, simulate
 from dasktune.types import (

@@ -12,11 +12,11 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from dasktune._study.study import Study
 from dasktune.algos.base import Tuner
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, MultiStep, Piecewise
 from dasktune.storage.codec import encode
-from dasktune.study.study import Study
 
 pytestmark = pytest.mark.cluster
 
@@ -141,7 +141,7 @@ def test_wrong_options_are_refused_together_and_make_no_store(tmp_path: Path) ->
 
 
 def test_what_a_study_keeps_is_known_to_others(tmp_path: Path, four_workers: Client) -> None:
-    from dasktune.results.keep import keep_of, kept_elsewhere
+    from dasktune._results.keep import keep_of, kept_elsewhere
 
     study = open_study(tmp_path, "kept", keep="best:3")
     study.optimize(dt.algos.Grid(space(), max_steps=STEPS), client=four_workers, progress=False)

@@ -23,13 +23,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasktune as dt
+from dasktune._driver.retention.evict import Evictor
+from dasktune._engine.engine import Engine
+from dasktune._engine.limits import Limits
+from dasktune._engine.outcome import Order, Outcome
+from dasktune._engine.timeouts import STORE_LISTING_SECONDS
+from dasktune._engine.trials import TrialRecord
 from dasktune.algos.base import Tuner
-from dasktune.driver.retention.evict import Evictor
-from dasktune.engine.engine import Engine
-from dasktune.engine.limits import Limits
-from dasktune.engine.outcome import Order, Outcome
-from dasktune.engine.timeouts import STORE_LISTING_SECONDS
-from dasktune.engine.trials import TrialRecord
 from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dasktune.driver.retention.kept_ends import SWITCH, KeptEnds
-from dasktune.driver.retention.value import winners
-from dasktune.engine.trials import TrialRecord
+from dasktune._driver.retention.kept_ends import SWITCH, KeptEnds
+from dasktune._driver.retention.value import winners
+from dasktune._engine.trials import TrialRecord
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant
 from dasktune.storage.retention import Keep

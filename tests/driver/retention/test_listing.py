@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.driver.retention.listing import list_store
+from dasktune._driver.retention.listing import list_store
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.files.base import Entry

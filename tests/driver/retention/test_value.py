@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dasktune.driver.retention.value import (
+from dasktune._driver.retention.value import (
     END,
     GOES_ON,
     INSIDE,
@@ -14,7 +14,7 @@ from dasktune.driver.retention.value import (
     places_of,
     winners,
 )
-from dasktune.engine.trials import TrialRecord
+from dasktune._engine.trials import TrialRecord
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Started, WorkerJoined

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.engine.timeouts import REMOVAL_MARK_SECONDS
+from dasktune._engine.timeouts import REMOVAL_MARK_SECONDS
 from dasktune.storage.files.base import Entry
 from dasktune.storage.files.clock import store_clock, store_time
 from dasktune.storage.files.local import LocalFiles

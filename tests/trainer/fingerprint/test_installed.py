@@ -47,7 +47,7 @@ def test_link_counts_as_the_file_to_which_it_leads(tmp_path: Path) -> None:
     assert not installed.is_installed(module_in(tmp_path / "linked.py"))
 
 
-@pytest.mark.parametrize("name", ["dasktune", "dasktune.study"])
+@pytest.mark.parametrize("name", ["dasktune", "dasktune._study"])
 def test_dasktune_is_installed_wherever_it_is(tmp_path: Path, name: str) -> None:
     module = ModuleType(name)
     module.__file__ = str(tmp_path / "unpacked.py")

@@ -17,8 +17,8 @@ from typing import Any
 
 from dask.distributed import Client
 
-from dasktune.cluster.fork_server import SWITCH as FORK_SWITCH
-from dasktune.cluster.local import local_client
+from dasktune._cluster.fork_server import SWITCH as FORK_SWITCH
+from dasktune._cluster.local import local_client
 from tests.forked import LIBRARIES, fork_workers
 from tests.trainer.resume_kinds.kind import Kind
 from tests.trainer.resume_kinds.measure import SECONDS, STEPS, Outcome, Row, measured

@@ -16,11 +16,11 @@ from typing import Any
 from distributed import Client
 
 import dasktune as dt
-from dasktune.driver.retention.kept_ends import SWITCH as OMIT_SWITCH
+from dasktune._driver.retention.kept_ends import SWITCH as OMIT_SWITCH
+from dasktune._results.withdrawn import merged_results
+from dasktune._study.study import Study
 from dasktune.errors import DasktuneError
-from dasktune.results.withdrawn import merged_results
 from dasktune.sequences import Constant, MultiStep, Sequence
-from dasktune.study.study import Study
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.code import TrainerCode, pack, unpack
 from dasktune.trainer.given import as_trainer

@@ -1,0 +1,159 @@
+"""The fork server: local workers are forked from a process that has imported what they need.
+
+A new interpreter needs most of a second to import Dask and dasktune. Python's fork server imports
+them once, while the driver prepares its study; a lost worker is then replaced at once. Each worker
+still reads the user's script, as a new interpreter does. Forked processes have the environment of
+the server: if the driver's has changed since, workers start as new interpreters.
+
+It is for Linux and for workers without GPUs. A server that other code has started, or chosen
+modules for, is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from typing import Any
+
+from dasktune.trainer.check_switch import is_on
+
+SWITCH = "DASKTUNE_FORK"
+"""The environment variable: ``on``, the default, or ``off``: workers are new interpreters."""
+
+IS_SAFE = sys.platform.startswith("linux") and (3, 11, 1) <= sys.version_info < (3, 14)
+"""Before 3.11.1, other users of the host could connect to the server [CVE-2022-42919].
+
+From 3.14 on, Python by default starts all processes from this server: it is the user's to set up.
+"""
+
+LIBRARIES = (
+    *("distributed.nanny", "dasktune._worker.host", "dasktune._worker.plugin"),
+    "dasktune._cluster.forked",  # the last
+)
+"""The modules that the server imports."""
+
+BY_DRIVER = ("torch",)
+"""Modules that it imports if the driver has: importing them starts no thread."""
+
+OWN_ENVIRONMENT = {
+    # Dask's own value gives freed memory back at once: tensors of every step are then new
+    # pages, and a third of the time of small networks goes there.
+    "MALLOC_TRIM_THRESHOLD_": str(2**28),
+    "MALLOC_MMAP_THRESHOLD_": str(2**28),
+    # Without it, a script that asks at its top whether there is a GPU fixes the GPUs that torch
+    # sees in each worker that reads the script: before the worker receives its own GPUs.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+"""The variables that local workers have from their start on."""
+
+ENVIRONMENT = {
+    **OWN_ENVIRONMENT,
+    **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS")},
+}
+"""The same, and the variables that Dask sets unless this process has them."""
+
+MAIN = ["__main__"]
+"""The modules that a server imports by default."""
+
+REPLACED = "DASKTUNE_FORK_REPLACED"
+"""The variable with the former values of variables that are set for the server's imports only."""
+
+_STARTED: dict[str, str] = {}
+"""All variables of the server that this process has started; empty if none was."""
+
+
+def _begin_forked() -> None:
+    """Leave behind what belongs to the parent process, after a fork of a driver.
+
+    The server is a child of the parent, not of the forked process, which must not wait for it. A
+    fork does not copy the thread in which Dask packs large messages, and Dask's pool believes that
+    it still runs. Without a new pool, a study of the forked process would wait for its first
+    message for ever.
+    """
+    _STARTED.clear()
+    dask_utils: Any = sys.modules.get("distributed.utils")
+    if hasattr(dask_utils, "_offload_executor"):
+        dask_utils._offload_executor = ThreadPoolExecutor(1, thread_name_prefix="Dask-Offload")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_forked)
+
+
+def start() -> None:
+    """Start the server, if it may be used; it imports while the caller goes on."""
+    server: Any = forkserver._forkserver
+    is_taken = server._forkserver_pid is not None or server._preload_modules != MAIN
+    if is_taken or not IS_SAFE or not is_on(SWITCH):
+        return
+    loaded = [name for name in BY_DRIVER if name in sys.modules]
+    forkserver.set_forkserver_preload([*loaded, *LIBRARIES])
+    variables = _variables()
+    try:
+        with ctrl_c_held_back(), _environment({**variables, **_for_imports()}):
+            forkserver.ensure_running()
+    except OSError:  # the path of the folder of temporary files is too long for a socket, say
+        forkserver.set_forkserver_preload(MAIN)
+    else:
+        _STARTED.update(variables)
+
+
+def serves(environment: Mapping[str, str]) -> bool:
+    """Return whether a worker that starts now would have exactly the variables of the server."""
+    return {**_variables(), **environment} == _STARTED
+
+
+def _variables() -> dict[str, str]:
+    """Return the variables that Dask gives a new interpreter."""
+    always = {"PYTHONHASHSEED": "6640", "__DASK_PARENT_PID": str(os.getpid())}
+    return {**ENVIRONMENT, **os.environ, **always}
+
+
+def _for_imports() -> dict[str, str]:
+    """Return variables with which the server finds the modules that this process finds.
+
+    Without them Python 3.11 looks for each module in the working folder first.
+    """
+    path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+    replaced = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    return {**replaced, REPLACED: json.dumps({name: os.environ.get(name) for name in replaced})}
+
+
+@contextmanager
+def ctrl_c_held_back() -> Iterator[None]:
+    """Block SIGINT: in this thread until the end, in processes that are started here for good.
+
+    A terminal sends it to all its processes, and workers must live on to save their
+    states. Threads and processes take over the signal mask of the thread that starts them.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # Else it starts with the first worker, and its start unblocks SIGINT (Python 3.11).
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the processes that the block starts."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,164 @@
+"""Clusters of processes on this host: one when none is given."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import dask
+import distributed.utils
+from distributed import Client, LocalCluster, Nanny
+
+from dasktune._cluster import fork_server
+from dasktune._worker.gpus import VISIBLE, shared_out, sharing_problems, visible_gpus
+from dasktune._worker.sharing import SHARED_DEVICE
+from dasktune.errors import ClusterError, ConfigurationError, refuse
+
+LOCAL_SETTINGS = {
+    "distributed.worker.daemon": False,
+    "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.no-workers-timeout": "60s",
+    "distributed.scheduler.worker-ttl": "60s",
+    "distributed.admin.tick.limit": "30s",
+    **{
+        f"distributed.nanny.pre-spawn-environ.{name}": value
+        for name, value in fork_server.OWN_ENVIRONMENT.items()
+    },
+}
+"""Data loaders may have processes, and Dask neither moves nor repeats a stage by itself."""
+
+
+METHOD = "distributed.worker.multiprocessing-method"
+"""Dask's setting: how the processes of workers are started."""
+
+_NANNY = logging.getLogger("distributed.nanny")
+
+
+class GpuNanny(Nanny):
+    """Starts a worker that sees only its own GPUs.
+
+    Parameters
+    ----------
+    scheduler, name, keywords
+        As for ``Nanny``; the name is a number.
+    gpus
+        What each worker sees, by name.
+    is_shared
+        Whether that is a GPU of which only as many workers train as that pays.
+    """
+
+    def __init__(
+        self, scheduler: str, *, name: int, gpus: list[str], is_shared: bool, **keywords: Any
+    ) -> None:
+        env = {VISIBLE: gpus[name], **({SHARED_DEVICE: gpus[name]} if is_shared else {})}
+        super().__init__(scheduler, name=name, env=env, **keywords)
+
+
+@contextmanager
+def local_client(
+    workers: int | None = None, *, gpus_per_worker: float = 0, trials_per_gpu: int = 1
+) -> Iterator[Client]:
+    """Give a client of a new local cluster: one single-threaded process per slot.
+
+    Parameters
+    ----------
+    workers
+        How many; if None as many as there are cores, or as the GPUs allow. All ports are on
+        loopback.
+    gpus_per_worker
+        GPUs that each worker has for itself, or the share of one such as 0.5, which two
+        workers have then. A worker sees no other GPU, and has them as its resource ``GPU``.
+        Of those that ``CUDA_VISIBLE_DEVICES`` names here, if it is set.
+    trials_per_gpu
+        Most trials that may train on one GPU at a time, each in a worker of its own. How many of
+        them do is measured: one more is tried where memory is known to have room, and stays if
+        the GPU then trains more steps a second. More than 1 is for ``gpus_per_worker=1``.
+
+    Raises
+    ------
+    ConfigurationError
+        If there are not so many GPUs, or more trials of a GPU with parts or several GPUs.
+    ClusterError
+        If the processes cannot be started.
+    """
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise ConfigurationError(f"workers must be an int >= 1, got {workers!r}")
+    refuse(sharing_problems(trials_per_gpu, gpus_per_worker))
+    count, keywords = workers or available_cores(), dict[str, Any]()
+    if gpus_per_worker:
+        gpus = shared_out(visible_gpus() * trials_per_gpu, gpus_per_worker, workers)
+        count, keywords = len(gpus), {"worker_class": GpuNanny, "gpus": gpus}
+        keywords["is_shared"] = trials_per_gpu > 1
+        keywords["resources"] = {"GPU": gpus_per_worker}
+    with tempfile.TemporaryDirectory(prefix="dasktune-") as scratch:
+        settings = {**LOCAL_SETTINGS, "temporary-directory": scratch}
+        with dask.config.set(settings), ExitStack() as stack:
+            if not gpus_per_worker:
+                stack.enter_context(_forked_workers())
+            stack.callback(_NANNY.setLevel, _NANNY.level)
+            with fork_server.ctrl_c_held_back():
+                cluster = stack.enter_context(_cluster(count, **keywords))
+            client = stack.enter_context(Client(cluster))
+            client.run(_say_only_what_is_grave)
+            # All is saved when a run ends: that a process is slow to end then is no news.
+            stack.callback(_NANNY.setLevel, logging.ERROR)
+            yield client
+
+
+@contextmanager
+def _forked_workers() -> Iterator[None]:
+    """Have workers forked while this lasts, if they can be."""
+    fork_server.start()
+    is_served = fork_server.serves(_pre_spawn_environment())
+    if dask.config.get(METHOD) != "spawn" or not is_served:
+        yield
+        return
+    distributed.utils._forkserver_preload_set = True  # else pandas is imported here, too
+    with dask.config.set({METHOD: "forkserver"}):
+        yield
+
+
+def _pre_spawn_environment() -> dict[str, str]:
+    """Return the variables that Dask sets before it starts a worker."""
+    settings = dask.config.get("distributed.nanny.pre-spawn-environ")
+    return {
+        name: os.environ.get(name, str(value))
+        for name, value in settings.items()
+        if value is not None
+    }
+
+
+def _say_only_what_is_grave() -> None:
+    """Keep a worker that is closing from writing that it misses its scheduler.
+
+    What goes wrong in a stage is told by the stage.
+    """
+    logging.getLogger("distributed.worker").setLevel(logging.CRITICAL)
+
+
+def _cluster(workers: int, **keywords: Any) -> LocalCluster:
+    try:
+        return LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=0,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            **keywords,
+        )
+    except RuntimeError as error:
+        raise ClusterError(
+            f"local workers could not be started: {error} If a script runs its study outside "
+            "`if __name__ == '__main__':`, move it there: each worker process reads the script, too"
+        ) from error
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,120 @@
+"""Pools of workers: a cluster starts and ends their workers by itself, as many as can be used."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from dasktune._words import counted
+from dasktune.needs import Offer
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatus:
+    """A pool at one moment, for people.
+
+    Parameters
+    ----------
+    name
+        The name of the pool in words.
+    workers, most
+        Number of its workers, and the most that it may have.
+    wanted
+        Number of workers that the run can use.
+    queued, running
+        Number of its jobs in the queue, and of those that have begun.
+    reason
+        Why it has no worker; empty if it has one.
+    is_refused
+        Whether it gets no workers now: its jobs are refused, or end at once.
+    """
+
+    name: str
+    workers: int = 0
+    most: int = 0
+    wanted: int = 0
+    queued: int = 0
+    running: int = 0
+    reason: str = ""
+    is_refused: bool = False
+
+    def __str__(self) -> str:
+        jobs = f"{self.running:,} running and {self.queued:,} queued jobs"
+        text = f"{self.name}: {counted(self.workers, 'worker')} of at most {self.most:,}, {jobs}"
+        return f"{text}; {self.reason}" if self.reason else text
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as a JSON document."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: object) -> PoolStatus | None:
+        """Return the status in a document; None if the document is malformed."""
+        if not isinstance(document, Mapping) or not isinstance(document.get("name"), str):
+            return None
+        texts = {"name", "reason"}
+        given = {each.name: document.get(each.name, each.default) for each in fields(cls)}
+        is_valid = all(isinstance(given[name], str if name in texts else int) for name in given)
+        return cls(**given) if is_valid else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPool:
+    """A pool of workers that are alike.
+
+    Parameters
+    ----------
+    name
+        Its name among the pools of its cluster; empty if there is no other.
+    offer
+        The offer of its workers, as far as the pool knows their tags.
+    workers
+        The addresses of its workers.
+    sharers
+        Number of its workers that share one device, of which only as many train as that pays.
+    room
+        The most workers that it can have now: fewer than its maximum while more are refused.
+    is_tried
+        Whether one worker more may be asked of it, although the last one was refused.
+    status
+        What people see of it.
+    """
+
+    name: str
+    offer: Offer
+    workers: frozenset[str] = frozenset()
+    sharers: int = 1
+    room: int = 0
+    is_tried: bool = False
+    status: PoolStatus = field(default_factory=lambda: PoolStatus(name=""))
+
+
+@runtime_checkable
+class ElasticCluster(Protocol):
+    """A Dask cluster that starts and ends its workers itself, as many as can be used.
+
+    They may come late: a run waits for them as long as there is no `trouble`.
+    """
+
+    def use(
+        self, wanted: Mapping[str, int], idle: Collection[str], step_seconds: Mapping[str, float]
+    ) -> None:
+        """Record the usable workers and the slowest step by pool, and the idle workers."""
+
+    def trouble(self) -> str | None:
+        """Return why no worker that can be used comes; None while one may come."""
+
+    def waiting(self) -> str:
+        """Return the reason of waiting, in words."""
+
+    def pools(self) -> Sequence[WorkerPool]:
+        """Return the pools; a stage is for the first one that it fits and that has room."""
+
+
+def elastic_of(client: Client) -> ElasticCluster | None:
+    """Return the cluster of a client if it starts its workers itself; None for a fixed set."""
+    return client.cluster if isinstance(client.cluster, ElasticCluster) else None

@@ -1,0 +1,201 @@
+"""The share of a run in the workers of a cluster where several studies run.
+
+A thread claims workers from the scheduler, see `dasktune._cluster.arbiter`, and puts the answer
+among the driver's messages when it has changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from distributed import Client
+
+from dasktune._cluster.arbiter import CLAIM, LEAVE, add_arbiter
+from dasktune._driver.scaling import WorkerDemand
+from dasktune._driver.shared_stages import NoSharing, SharedStages
+from dasktune._engine.timeouts import (
+    CLAIM_SECONDS,
+    SCHEDULER_ANSWER_SECONDS,
+    UNANSWERED_SECONDS,
+)
+from dasktune.graph.events import Lent, WorkerJoined
+from dasktune.graph.packing import stand_ins
+from dasktune.graph.view import RunView
+
+logger = logging.getLogger(__name__)
+
+
+class FairShare:
+    """Claims workers for a run.
+
+    Parameters
+    ----------
+    view
+        The run.
+    run
+        Names the run.
+    weight
+        See `dasktune.graph.shares.Claim`.
+    put
+        Takes a `Lent` when other workers may be used than before; called from a thread.
+    """
+
+    def __init__(
+        self, view: RunView, *, run: str, weight: float, put: Callable[[Lent], None]
+    ) -> None:
+        self._view = view
+        self._run = run
+        self._weight = weight
+        self._put = put
+        self._client: Client | None = None
+        self._claim: dict[str, object] = {}
+        self._given_back: frozenset[str] = frozenset()
+        self._lent: frozenset[str] | None = None
+        self._due = 0.0
+        self._now = 0.0
+        self._unanswered: float | None = None
+        self._wake = threading.Event()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def use(self, client: Client, joined: Iterable[WorkerJoined]) -> None:
+        """Claim from the scheduler of this client from now on; `lent` is its first answer.
+
+        Parameters
+        ----------
+        client
+            Connected to the scheduler.
+        joined
+            The workers that are ready. Until the first are known, the run is lent none: one that
+            joins may share its device with a worker of another study.
+        """
+        self._client, self._lent = client if add_arbiter(client) else None, None
+        self._unanswered = None
+        if self._client is None:
+            return
+        self._claim = {
+            "workers": 1,
+            "weight": self._weight,
+            "busy": [],
+            "usable": stand_ins(joined),
+            "holder": "",
+            "awaits": [],
+        }
+        self._ask_once()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._go_on, daemon=True)
+            self._thread.start()
+
+    @property
+    def lent(self) -> Lent:
+        """The last answer; all workers before the first."""
+        return Lent(workers=self._lent)
+
+    def turn(
+        self, now: float, demand: Callable[[], WorkerDemand], sharing: SharedStages | NoSharing
+    ) -> None:
+        """Set what is claimed: now and then, and at once if workers can be given back or are new.
+
+        Parameters
+        ----------
+        now
+            Seconds.
+        demand
+            Returns the demand of the run.
+        sharing
+            Knows the stages that the run waits for because other drivers train them.
+        """
+        self._now = now
+        withheld = frozenset(self._view.withheld)
+        given_back = frozenset(name for name in withheld if not self._view.is_busy(name))
+        is_known = bool(self._claim.get("usable")) or not self._view.slots
+        if now < self._due and given_back == self._given_back and is_known:
+            return
+        self._due, self._given_back = now + CLAIM_SECONDS, given_back
+        needed = demand()
+        self._claim = {
+            "workers": needed.workers,
+            "wanted": None if needed.wanted is None else [*needed.wanted],
+            "weight": self._weight,
+            "least": needed.least,
+            # A device is given back once all its workers are done with their stages.
+            "busy": [*self._view.busy_claims],
+            # A device that workers share is lent as a whole, by the worker that stands for it.
+            "usable": [*self._view.claimable],
+            "holder": sharing.holder,
+            "awaits": sharing.awaited(),
+        }
+        self._wake.set()
+
+    def close(self) -> None:
+        """Give all workers back."""
+        self._is_closed = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._ask(LEAVE, run=self._run)
+
+    def _go_on(self) -> None:
+        while self._wake.wait() and not self._is_closed:
+            self._wake.clear()
+            if self._ask_once():
+                self._put(self.lent)
+
+    def _ask_once(self) -> bool:
+        """Claim; return whether other workers may be used than before."""
+        client = self._client
+        if client is None:
+            return False
+        answer = self._ask(CLAIM, run=self._run, client=client.id, **self._claim)
+        if answer is None:
+            return self._runs_out_of_patience()
+        self._unanswered = None
+        lent = None if answer["lent"] is None else frozenset(answer["lent"])
+        if lent == self._lent:
+            return False
+        if (lent is None) != (self._lent is None):
+            others = answer["runs"] - 1
+            logger.info(
+                "this run has all workers"
+                if lent is None
+                else f"this run shares the workers of the cluster with {others} more"
+            )
+        self._lent = lent
+        return True
+
+    def _runs_out_of_patience(self) -> bool:
+        """Use all workers if no claim was answered for long; return whether that is new.
+
+        The last answer may have lent none, and nobody would lend more: the run would never end.
+        """
+        if self._unanswered is None:
+            self._unanswered = self._now
+        silent_seconds = self._now - self._unanswered
+        if self._lent is None or silent_seconds < UNANSWERED_SECONDS:
+            return False
+        logger.warning(
+            "the scheduler has not answered for %.0f s how many workers this run may use: it uses "
+            "all of them now, as if it were alone",
+            silent_seconds,
+        )
+        self._lent = None
+        return True
+
+    def _ask(self, operation: str, **message: object) -> Mapping[str, Any] | None:
+        """Return the scheduler's answer; None if it cannot be asked."""
+        client = self._client
+        if client is None or client.status != "running" or client.scheduler is None:
+            return None
+        try:
+            answer = client.sync(
+                getattr(client.scheduler, operation),
+                callback_timeout=SCHEDULER_ANSWER_SECONDS,
+                **message,
+            )
+        except Exception as error:  # noqa: BLE001 - the next claim may be answered
+            logger.debug("the scheduler does not answer a claim: %s", error)
+            return None
+        return answer if isinstance(answer, Mapping) and "lent" in answer else None

@@ -1,0 +1,198 @@
+"""The history of a study in its database: the event log of its tuners, and notes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dasktune._engine.event_log import KINDS, Record, ending_of, has_ended
+from dasktune._engine.trials import TrialRecord
+from dasktune.algos.base import Tuner
+from dasktune.errors import StorageError
+from dasktune.graph.kept_speeds import NOTHING_KEPT, KeptMeasurements
+from dasktune.storage.database.database import Batch, Database
+from dasktune.storage.database.schema import EventRow, TrialRow
+from dasktune.types import Direction, Step
+
+BEGUN = "begun"
+"""Kind of the event that a run begins with; it belongs to no tuner."""
+
+AUDITED = "audited"
+"""Kind of the note of steps that a check or an audit has trained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunerPlace:
+    """Where a tuner stands in a study.
+
+    Parameters
+    ----------
+    number
+        Its place among the study's tuners.
+    tuner
+        The tuner as its events began: with fewer trials, if it was widened.
+    records
+        Its events from its last snapshot on, all if there is none; empty if it is new.
+    widen
+        How many trials in all it is to be given now; None if that is what it has.
+    retry
+        The failed trials that it takes back now, by its own numbers.
+    retrain
+        The trials that are trained again now, alone, by its own numbers.
+    """
+
+    number: int
+    tuner: Tuner
+    records: list[Record]
+    widen: int | None = None
+    retry: tuple[int, ...] = ()
+    retrain: tuple[int, ...] = ()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is left to do."""
+        is_asked = self.widen is not None or self.retry or self.retrain
+        return not is_asked and has_ended(self.records)
+
+    @property
+    def ending(self) -> str:
+        """Why nothing is left to do, as the tuner says; empty if it says nothing."""
+        return ending_of(self.records) if self.widen is None else ""
+
+
+class History:
+    """The event log of one study and its notes, read as far as they are needed.
+
+    Only the events that tuners began with are in memory. The log belongs to the driver that runs
+    the study: events have numbers, and two drivers that write the same one collide. Anyone may
+    write notes; they are read anew each time.
+
+    Parameters
+    ----------
+    database
+        Where it is.
+    study_id
+        The study's number there.
+    """
+
+    def __init__(self, database: Database, study_id: int) -> None:
+        self.database = database
+        self.study_id = study_id
+        self.begun: list[Record] = []
+        """The event that each of the study's tuners began with, in their order."""
+        self.next_number = 0
+        """Number of the next event."""
+
+    def read_on(self) -> bool:
+        """Read the events that other drivers have added; return whether there are any."""
+        before, self.next_number = self.next_number, self.database.next_event(self.study_id)
+        if self.next_number > before:
+            rows = self.database.tuner_events(self.study_id, "tuner", after=before - 1)
+            self.begun.extend(row.payload for row in rows if row.number < self.next_number)
+        return self.next_number > before
+
+    def begin(self, run: str, place: int, kept: KeptMeasurements = NOTHING_KEPT) -> bool:
+        """Write that a run begins; return False if others have written since this was read.
+
+        From then on every earlier driver finds the number of its next event taken: whoever
+        began last runs the study. The driver before may live on a host that was only silent.
+
+        Parameters
+        ----------
+        run
+            The run's name.
+        place
+            The place of its tuner.
+        kept
+            The measurements that it begins with: stages are placed by them.
+        """
+        payload: dict[str, object] = {"kind": BEGUN, "place": place, "run": run, "decisions": []}
+        if speeds := [speed.to_json() for speed in kept.speeds]:
+            payload["speeds"] = speeds
+        if factors := [factor.to_json() for factor in kept.factors]:
+            payload["packing"] = factors
+        row = EventRow(study_id=self.study_id, number=self.next_number, payload=payload)
+        try:
+            self.database.write(Batch(events=[row]))
+        except StorageError:
+            if self.database.next_event(self.study_id) == row.number:
+                raise
+            return False
+        self.remember(row)
+        return True
+
+    def remember(self, row: EventRow) -> None:
+        """Remember an event that has been written."""
+        if row.payload["kind"] == "tuner":
+            self.begun.append(row.payload)
+        self.next_number = row.number + 1
+
+    def place_of(self, tuner: Tuner) -> TunerPlace:
+        """Return a tuner's place among the study's: known by its identity, or new.
+
+        One that is the same but for the number of trials is the known one: widened, or as
+        it is if that has more already.
+        """
+        identity = json.loads(json.dumps(tuner.identity()))
+        for record in self.begun:
+            if record["identity"] == identity:
+                number = record["place"]
+                return TunerPlace(number=number, tuner=tuner, records=self._last_records(number))
+        for record in self.begun:
+            narrow = tuner.widened_from(record["identity"])
+            if narrow is not None:
+                number, wanted = record["place"], identity["trials"]
+                widened = self.database.last_tuner_event(self.study_id, "widen", number)
+                now = (record["identity"] if widened is None else widened.payload)["trials"]
+                widen = wanted if now < wanted else None
+                records = self._last_records(number)
+                return TunerPlace(number=number, tuner=narrow, records=records, widen=widen)
+        return TunerPlace(number=len(self.begun), tuner=tuner, records=[])
+
+    def records_of(self, place: int, after: int = -1) -> Iterator[Record]:
+        """Return the events of one of the study's tuners, with a number above `after`."""
+        rows = self.database.events(self.study_id, after, place=place)
+        return (row.payload for row in rows if row.payload["kind"] in KINDS)
+
+    def _last_records(self, place: int) -> list[Record]:
+        """Return the events of a tuner from its last snapshot on."""
+        snapshot = self.database.last_tuner_event(self.study_id, "snapshot", place)
+        return list(self.records_of(place, -1 if snapshot is None else snapshot.number - 1))
+
+    def trials(self) -> dict[int, TrialRecord]:
+        """Return the study's trials as they are written."""
+        return {row.number: record_of(row) for row in self.database.trials(self.study_id)}
+
+    def best_trial(self, direction: Direction) -> TrialRecord | None:
+        """Return the trial with the best finite value of those that did not fail."""
+        row = self.database.best_trial(self.study_id, is_maximized=direction is Direction.MAXIMIZE)
+        return None if row is None else record_of(row)
+
+    def count_trials(self) -> int:
+        """Return how many trials are written."""
+        return self.database.count_trials(self.study_id)
+
+    def notes(self, kind: str) -> list[Record]:
+        """Return the notes of a kind, oldest first."""
+        rows = self.database.notes(self.study_id)
+        return [row.payload for row in rows if row.kind == kind]
+
+    def note(self, kind: str, **content: object) -> None:
+        """Add a note."""
+        self.database.note(self.study_id, {"kind": kind, **content})
+
+    @property
+    def steps_audited(self) -> Step:
+        """Number of steps that checks and audits have trained for this study."""
+        return sum(note["steps"] for note in self.notes(AUDITED))
+
+    def note_audited(self, steps: Step) -> None:
+        """Add to the steps that checks and audits have trained for this study."""
+        if steps:
+            self.note(AUDITED, steps=steps)
+
+
+def record_of(row: TrialRow) -> TrialRecord:
+    """Return the trial of a row."""
+    return TrialRecord.from_json(row.record, number=row.number, state=row.state, steps=row.steps)

@@ -1,0 +1,851 @@
+"""The Dask runner: carries out the engine's orders on a cluster, and gives it the events.
+
+Dask does what it is good at: membership of workers, transport, starting a function on a
+given worker, a future per stage, the event stream. The queue, placement and retries are
+the dispatcher's. One thread, the caller's, runs the loop; Dask's threads only put messages
+into its queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Iterable
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from typing import TypeVar, assert_never, cast
+
+from distributed import Client
+
+from dasktune._cluster.pools import ElasticCluster
+from dasktune._cluster.workers import paused_text
+from dasktune._driver import attempts as attempting
+from dasktune._driver import shared_stages as sharing
+from dasktune._driver.attempts import (
+    AttemptLost,
+    Attempts,
+    LineageRefused,
+    LookUp,
+    Reached,
+    StateDurable,
+    StateRecorded,
+)
+from dasktune._driver.audit_notes import named
+from dasktune._driver.audits import Audits, NoAudits
+from dasktune._driver.connection import AttemptFinished, Connection
+from dasktune._driver.fair_share import FairShare
+from dasktune._driver.heartbeat import Heartbeat, NoHeartbeat
+from dasktune._driver.inbox import InboxMessage, TurnMessage, joins_together
+from dasktune._driver.lease_messages import (
+    CommitsFound,
+    LeaseAnswered,
+    LeaseChanged,
+    LeaseMessage,
+    SavesRequested,
+)
+from dasktune._driver.leases import Leasing
+from dasktune._driver.look_ups import LookedUp, LookUps
+from dasktune._driver.lost_workers import LookUpEnded, LostWorkers
+from dasktune._driver.numerics import NumericClasses
+from dasktune._driver.orders import PendingOrders
+from dasktune._driver.pool_demand import PoolDemand, slowest_steps
+from dasktune._driver.predictions import Predictions
+from dasktune._driver.recorder import Recorder
+from dasktune._driver.refused_resumes import RefusedResume, ResumeRefusedError
+from dasktune._driver.retention.evict import Evictor, NoEvictor
+from dasktune._driver.retention.kept_ends import KeptEnds
+from dasktune._driver.reuse import CommitReader, CommitsRead, KnownStates
+from dasktune._driver.scaling import WorkerDemand, demand_of
+from dasktune._driver.shared_stages import NoSharing, SharedStages
+from dasktune._driver.stage_keys import KeysHashed, StageKeys
+from dasktune._driver.waiting import aside_text, unmet_needs, unmet_needs_text
+from dasktune._engine.engine import Engine
+from dasktune._engine.limits import Meter
+from dasktune._engine.outcome import Outcome, RunAssessment, RunPrediction
+from dasktune._engine.timeouts import (
+    DRAIN_SECONDS,
+    LOOK_UP_SECONDS,
+    LOOP_SECONDS,
+    Timeouts,
+)
+from dasktune._engine.trials import lineage_of
+from dasktune._worker.job import JobPlan
+from dasktune._worker.messages import LeaveAnnounced, PredictionAnswer, StageMessages
+from dasktune.errors import ClusterError, InternalError, StorageError
+from dasktune.graph.audits import Resume, resting_on
+from dasktune.graph.devices import without_devices
+from dasktune.graph.events import (
+    AuditsRun,
+    Event,
+    Lent,
+    Paused,
+    RunStage,
+    SaveMissed,
+    SavePoint,
+    StopStage,
+    Tick,
+    WorkerJoined,
+    WorkerLeaving,
+    WorkerLost,
+    WorkersJoined,
+)
+from dasktune.graph.plan import Node
+from dasktune.logs import about
+from dasktune.needs import Offer
+from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.files.retry import Patience
+from dasktune.storage.retention import Keep
+from dasktune.types import Metrics, Step
+
+logger = logging.getLogger(__name__)
+
+MOST_MESSAGES = 1000
+"""Messages taken in one turn, before records are written and orders carried out."""
+
+LOOK_UP = Patience(seconds=LOOK_UP_SECONDS, request=LOOK_UP_SECONDS)
+"""How long the store is tried when states are looked up whose messages were lost."""
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSnapshot:
+    """The figures of a run that a progress display shows, at one turn of the loop."""
+
+    workers: int
+    busy: int
+    steps_executed: int
+    stages_left: int
+    seconds: float
+    worker_seconds: float
+    latest: tuple[Step, Metrics] | None
+
+
+class DaskRunner:
+    """Runs an engine on a Dask cluster until its tuner has ended.
+
+    Parameters
+    ----------
+    client
+        Connected to the cluster.
+    engine
+        What is run.
+    plan
+        What workers need to know.
+    recorder
+        Makes records durable before they are acted on.
+    known_states
+        Has the states of earlier runs and of other studies; the engine's plan is filled from it.
+    study
+        Names the study among all that use its store; None shares nothing with others.
+    evictor
+        Keeps the store under its budget; None if it has none.
+    meter
+        Says when a limit is reached: what runs is saved then, and the run ends.
+    timeouts
+        When workers and the scheduler are taken for lost.
+    on_turn
+        Called with a `RunSnapshot` at every turn of the loop.
+    on_safe
+        Called with each outcome of the engine once its records are durable.
+    heartbeat
+        Writes the status of the run; None writes nothing.
+    audits
+        Train some steps again, and compare; None trains none.
+    weight
+        See `dasktune.graph.shares.Claim`.
+    classes
+        Tells workers apart by their numeric classes.
+    keep
+        The trials whose last states are stored, whatever that costs.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        engine: Engine,
+        plan: JobPlan,
+        recorder: Recorder,
+        *,
+        known_states: KnownStates,
+        study: str | None,
+        meter: Meter,
+        timeouts: Timeouts,
+        evictor: Evictor | None = None,
+        on_turn: Callable[[RunSnapshot], None] | None = None,
+        on_safe: Callable[[Outcome], None] | None = None,
+        heartbeat: Heartbeat | None = None,
+        audits: Audits | None = None,
+        weight: float = 1.0,
+        classes: NumericClasses,
+        keep: Keep,
+    ) -> None:
+        self._heartbeat: Heartbeat | NoHeartbeat = heartbeat or NoHeartbeat()
+        self._audits: Audits | NoAudits = audits or NoAudits()
+        self._engine = engine
+        self._kept_ends = KeptEnds(keep, engine.objective, engine.trials.values())
+        self._classes = classes
+        self._plan = plan
+        self._recorder = recorder
+        self._meter = meter
+        self._patience = timeouts.scheduler_seconds
+        self._waits = timeouts.waits
+        self._evictor: Evictor | NoEvictor = evictor or NoEvictor()
+        self._on_turn = on_turn
+        self._on_safe = on_safe
+        self._callback_error: Exception | None = None
+        self._steps_before = engine.view.steps_executed
+        self._inbox: queue.SimpleQueue[InboxMessage] = queue.SimpleQueue()
+        self._leaving: set[str] = set()
+        self._aside: set[str] = set()
+        self._pool_demand = PoolDemand()
+        self._factor_changes = 0
+        self._audited: dict[str, Node] = {}
+        self._orders = PendingOrders(recorder)
+        self._store = CheckpointStore(plan.store)
+        self._stop = threading.Event()
+        self._cluster = Connection(client, plan, self._inbox.put, timeouts)
+        self._share = FairShare(engine.view, run=plan.run, weight=weight, put=self._inbox.put)
+        self._study = study
+        self._predictions = Predictions()
+        self._keys = StageKeys(engine.view.attempts.__contains__, self._inbox.put)
+        self._sharing: SharedStages | NoSharing = NoSharing()
+        self._began = time.monotonic()
+        self._attempts = Attempts(engine.view, recorder)
+        self._look_ups = LookUps(CheckpointStore(plan.store, LOOK_UP))
+        self._commits = CommitReader(known_states, self._inbox.put)
+        self._lost = LostWorkers(self._look_ups.ask, self._inbox.put)
+        self._refused: list[RefusedResume] = []
+        """The lineages whose states could not be resumed, until the run ends with them."""
+        self._is_draining = False
+        self._can_save = True
+        self._deserted_at: float | None = None
+        self._has_met = False
+
+    def run(
+        self, begin: Callable[[float, int], Outcome], *, wait: Callable[[], None] | None = None
+    ) -> None:
+        """Run until the tuner has ended and nothing is under way.
+
+        Parameters
+        ----------
+        begin
+            Starts or resumes the tuner: (now, number of workers) -> outcome.
+        wait
+            Called before that, when the workers are ready; what it raises ends the run.
+
+        Raises
+        ------
+        ClusterError
+            If the workers cannot run the study.
+        StorageError
+            If a state or record cannot be stored; what was reported is safe.
+        KeyboardInterrupt
+            After all running stages have been stopped and saved; at once if it had been asked
+            to stop before.
+        Exception
+            What `on_safe` raised, likewise.
+        """
+        try:
+            self._evictor.open()
+            joined = self._open()
+            if wait is not None:
+                wait()
+            if self._study is not None:
+                leasing = Leasing(self._store, self._study, self._inbox.put, waits=self._waits)
+                self._sharing = SharedStages(self._engine.view, leasing, self._recorder)
+            if self._stop.is_set():
+                return  # asked while the cluster started: nothing has begun
+            self._meet(joined)
+            self._take(begin(self._now(), len(joined)))
+            self._refuse_unmet([event.offer for event in joined])
+            self._tell(self._share.lent)
+            self._let_join(joined)
+            self._carry_out()
+            while not (self._engine.finished and self._engine.view.is_idle):
+                if self._stop.is_set() or self._meter.reached() is not None:
+                    self._drain()
+                    break
+                self._turn()
+            else:
+                self._finish_audits()
+        except (KeyboardInterrupt, Exception) as error:
+            self._attempts.trouble, self._can_save = None, not isinstance(error, StorageError)
+            # A call of the tuner may have been broken off; what it is not told now, it is told
+            # by the next run.
+            self._engine.mute(self._now())
+            # Who was asked to stop and is interrupted all the same saves nothing more.
+            gives_up = isinstance(error, KeyboardInterrupt) and self._stop.is_set()
+            if not self._is_draining and not gives_up:
+                self._drain()
+            raise
+        finally:
+            self._close()
+        if self._callback_error is not None:
+            raise self._callback_error
+
+    def _refuse_unmet(self, offers: list[Offer]) -> None:
+        """Refuse a study with a trial whose own needs no worker can meet, before anything runs.
+
+        Workers that have not answered yet, and those that a pool may start, are waited for.
+
+        Parameters
+        ----------
+        offers
+            Those of the workers that are ready.
+        """
+        unmet, elastic = unmet_needs(self._engine, offers), self._cluster.elastic
+        coming = [] if elastic is None else [pool.offer for pool in elastic.pools()]
+        hopeless = {
+            needs: trials for needs, trials in unmet.items() if not any(map(needs.may_fit, coming))
+        }
+        if hopeless and (elastic is not None or self._cluster.workers.has_met_all):
+            raise ClusterError(unmet_needs_text(hopeless, [*offers, *coming]))
+        if unmet:
+            logger.warning("waiting for other workers: %s", unmet_needs_text(unmet, offers))
+
+    def request_stop(self) -> None:
+        """Ask `run` to save the running stages and to return; may be called from any thread."""
+        self._stop.set()
+
+    # ------------------------------------------------------------------------ loop
+
+    def _turn(self) -> None:
+        """Receive messages, let the engine decide, make decisions durable, carry them out."""
+        self._sharing.turn()
+        if not self._cluster.is_there() and not self._begin_anew():
+            return
+        self._beat()
+        for message in self._next_messages():
+            self._receive(message)
+        if self._attempts.trouble is not None:
+            raise StorageError(self._attempts.trouble)
+        if self._refused:
+            raise ResumeRefusedError(self._refused)
+        self._ask_for_more()
+        self._make_room()
+        self._carry_out()
+        self._cluster.check_futures(self._engine.view.attempts, self._now())
+        self._follow(self._attempts.check(self._now()))
+        self._turn_audits()
+        self._note_aside()
+        self._note_factors()
+        self._check_workers()
+        self._count()
+        if self._on_turn is not None:
+            self._on_turn(self._snapshot())
+
+    def _next_messages(self) -> list[TurnMessage]:
+        """Wait for messages until something is due; return all that are there."""
+        due = self._engine.next_tick(self._now())
+        wait = LOOP_SECONDS if due is None else min(LOOP_SECONDS, due - self._now())
+        received: list[InboxMessage] = []
+        try:
+            received.append(self._inbox.get(timeout=max(0.001, wait)))
+            while len(received) < MOST_MESSAGES:
+                received.append(self._inbox.get_nowait())
+        except queue.Empty:
+            pass
+        return joins_together(received or [Tick()])
+
+    def _receive(self, message: TurnMessage) -> None:
+        """Handle one message of any sender."""
+        match message:
+            case StageMessages():
+                for stage_message in message.messages:
+                    self._audits.receive(stage_message)
+                    self._follow(self._attempts.receive(stage_message, self._now()))
+            case AttemptFinished():
+                self._future_done(message.attempt)
+            case SaveMissed() | Lent() | Tick():
+                self._tell(message)
+            case PredictionAnswer():
+                self._predicted(message)
+            case WorkersJoined():
+                known = self._classes.of(message.workers)
+                self._meet(known)
+                self._let_join(known)
+            case WorkerLost():
+                self._worker_left(message.worker)
+            case LeaveAnnounced(worker=worker):
+                logger.info("worker %s leaves", worker, extra=about(worker=worker))
+                self._leaving.add(worker)  # may be heard of before it is known to be there
+                self._audits.leave(worker)
+                self._tell(WorkerLeaving(worker=worker))
+            case LeaseAnswered() | LeaseChanged() | CommitsFound() | SavesRequested():
+                self._follow(self._sharing.receive(message))
+            case LookUpEnded(worker=worker):
+                self._forget_worker(worker)
+            case LookedUp(question=question, commits=commits):
+                answer = commits.result()
+                self._follow(self._attempts.looked_up(question, answer, self._now()))
+            case CommitsRead():
+                self._tell(self._commits.receive(message))
+                self._evictor.met_states()
+            case KeysHashed():
+                for order in self._keys.receive(message):
+                    self._follow(self._sharing.start(order))
+            case _:
+                assert_never(message)
+
+    def _follow(self, following: Iterable[attempting.Following | sharing.Following]) -> None:
+        """Pass on what follows from a message, in order."""
+        for item in following:
+            match item:
+                case RunStage():
+                    self._submit(item)
+                case SavePoint():
+                    self._cluster.messages.control(item.worker, item.attempt, save_at=item.step)
+                case Reached():
+                    for metrics in item.metrics:
+                        self._meter.see(metrics)
+                    self._sharing.reached(item.attempt, item.step)
+                case StateDurable():
+                    self._evictor.saved(item.node, item.commit, is_recorded=item.is_recorded)
+                    self._sharing.saved(item.attempt, item.commit.step)
+                case StateRecorded():
+                    self._evictor.recorded(item.key)
+                case AttemptLost():
+                    # Dask must not run it anywhere else.
+                    self._cluster.submissions.cancel(item.attempt)
+                case LookUp():
+                    self._look_up(item)
+                case LineageRefused():
+                    self._refuse(item)
+                case _:
+                    self._tell(item)
+        self._attempts.settle()
+
+    def _refuse(self, refused: LineageRefused) -> None:
+        """Note a lineage whose state could not be resumed, once."""
+        plan, node = self._engine.view.plan, refused.node
+        trials = resting_on(plan, Resume(node=node, step=refused.step))
+        lineage = lineage_of(without_devices(node.sequences), plan.seed_of(node))
+        if all(lineage != each.lineage for each in self._refused):
+            self._refused.append(
+                RefusedResume(
+                    lineage=lineage,
+                    trials=tuple(trials),
+                    step=refused.step,
+                    text=f"{named(trials)} cannot go on from the state after step {refused.step}:\n"
+                    f"{refused.text}",
+                    paths=refused.paths,
+                )
+            )
+
+    def _look_up(self, question: LookUp) -> None:
+        """Ask the store in a thread; the answer is a message."""
+        commits = self._look_ups.ask(question.keys)
+        answer = LookedUp(question=question, commits=commits)
+        commits.add_done_callback(lambda _: self._inbox.put(answer))
+
+    def _make_room(self) -> None:
+        """Evict states that the store has no room for."""
+        for event in self._evictor.turn():
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        self._take(self._engine.handle(event, self._now()))
+
+    def _take(self, outcome: Outcome) -> None:
+        """Gather an outcome: its records are written before its orders are carried out."""
+        self._orders.add(outcome)
+        self._kept_ends.add(outcome.trials)
+        self._sharing.want(outcome.trials)
+
+    def _carry_out(self) -> None:
+        """Carry out what was decided, once it is durable."""
+        now = self._now()
+        self._commits.turn()
+        orders = self._orders.take(now)
+        self._keys.turn()
+        self._say_what_is_safe()
+        for order in orders:
+            match order:
+                case RunStage():
+                    # Not there any more if its worker was lost in this turn.
+                    if order.attempt in self._engine.view.attempts:
+                        for known in self._keys.start(order):
+                            self._follow(self._sharing.start(known))
+                case SavePoint():
+                    self._cluster.messages.control(order.worker, order.attempt, save_at=order.step)
+                case StopStage():
+                    self._cluster.messages.control(
+                        order.worker, order.attempt, stop_at=order.at, lost=order.lost
+                    )
+                case RunPrediction() | RunAssessment():
+                    self._predictions.add(order)
+        if not self._is_draining:
+            for subject in self._predictions.overdue(now):
+                self._take(self._engine.predicted(subject, None, now))
+            for asked in self._predictions.due(self._engine.view.slots, now):
+                self._cluster.messages.predict(asked.worker, asked.number, asked.question)
+
+    def _predicted(self, message: PredictionAnswer) -> None:
+        """Give the engine a prediction; while the run is drained the next run asks for it again."""
+        if self._is_draining:
+            return
+        predicted = self._predictions.receive(message, self._now())
+        if predicted is not None:
+            self._take(self._engine.predicted(*predicted, self._now()))
+
+    def _say_what_is_safe(self) -> None:
+        """Pass on outcomes that are durable; user code may be called by that."""
+        for outcome in self._orders.take_safe():
+            for warning in outcome.warnings:
+                logger.warning("%s", warning)
+            for report in outcome.reports:
+                self._meter.see(report.metrics)
+            for record in outcome.records:
+                if record["kind"] == "fail":
+                    self._meter.fail(record["message"], record["traceback"])
+            if self._on_safe is not None and self._callback_error is None:
+                try:
+                    self._on_safe(outcome)
+                except Exception as error:  # noqa: BLE001 - raised again when all is saved
+                    self._callback_error = error
+                    self._stop.set()
+
+    def _count(self) -> None:
+        """Count the time and steps that the run has used so far, for its limits."""
+        attempts = self._engine.view.attempts.values()
+        running = [attempt for attempt in attempts if not attempt.ended]
+        now = self._now()
+        began = [
+            (1 + len(attempt.lenders), attempt.started)
+            for attempt in running
+            if attempt.started is not None
+        ]
+        trained = self._engine.view.steps_executed - self._steps_before
+        self._meter.count(
+            seconds=now,
+            worker_seconds=self._attempts.worker_seconds
+            + sum(workers * (now - at) for workers, at in began),
+            steps=trained + sum(attempt.position - attempt.start for attempt in running),
+            proof_seconds=self._attempts.proof_seconds,
+        )
+
+    def _ask_for_more(self) -> None:
+        """Ask the tuner when workers have nothing to do."""
+        view = self._engine.view
+        capacity = view.capacity(self._now())
+        if self._engine.finished or not capacity:
+            return
+        self._take(self._engine.ask(capacity, self._now()))
+        is_under_way = view.is_under_way or self._engine.predicting
+        if self._engine.finished or is_under_way:
+            return
+        raise InternalError("the tuner has not ended, asks for nothing, and nothing is running")
+
+    # ------------------------------------------------------- what Dask says of attempts
+
+    def _future_done(self, attempt: str) -> None:
+        """Handle the end of an attempt in Dask: normally its messages came before."""
+        order = self._attempts.order_of(attempt)
+        if order is None:
+            self._cluster.submissions.take(attempt)
+            return
+        receipt = self._cluster.receipt_of(order)
+        if receipt is None:
+            self._worker_left(order.worker)
+        elif order.worker in self._engine.view.slots:
+            self._follow(self._attempts.receive(receipt, self._now()))
+
+    def _worker_left(self, worker: str, *, is_blameless: bool = False) -> None:
+        """Do without a worker at once, and look up what it saved; `_forget_worker` follows."""
+        if worker in self._lost:
+            return
+        if worker in self._leaving:
+            logger.info("worker %s has left", worker, extra=about(worker=worker))
+        elif worker in self._engine.view.slots:
+            logger.warning("worker %s is lost", worker, extra=about(worker=worker))
+        self._predictions.lose(worker, is_blameless=is_blameless)
+        had_audit = self._audits.lose(worker)
+        # One that leaves saves what it trains, at a step that may not have been heard of.
+        is_blameless = is_blameless or had_audit or worker in self._leaving
+        self._leaving.discard(worker)
+        self._follow(self._attempts.abandon(worker, self._now()))
+        keys = self._attempts.likely_saves(worker, goes_far=is_blameless)
+        self._lost.add(worker, keys, is_blameless=is_blameless)
+
+    def _forget_worker(self, worker: str) -> None:
+        """Handle the loss of a worker whose states were looked up."""
+        lost = self._lost.take(worker)
+        if lost is None:
+            return
+        error = lost.commits.exception()
+        commits = {} if error is not None else lost.commits.result()
+        following = self._attempts.lose(
+            worker, commits, now=self._now(), at=lost.at, is_blameless=lost.is_blameless
+        )
+        self._follow(following)
+        if error is not None:
+            raise error
+        if lost.joined is not None:
+            self._let_join([lost.joined])
+
+    def _begin_anew(self) -> bool:
+        """Go on with a scheduler that was lost, once it is there again, and with its workers.
+
+        Whatever Dask knew is forgotten: what is durable is in the store.
+
+        Returns
+        -------
+        bool
+            Whether it is there; else the run was asked to stop.
+        """
+        if not self._wait_for(self._cluster.renew()):
+            return False
+        for worker in list(self._engine.view.slots):
+            self._worker_left(worker, is_blameless=True)
+        self._forget_news()
+        joined = self._open(self._patience)
+        self._tell(self._share.lent)
+        self._let_join(joined)
+        return True
+
+    def _forget_news(self) -> None:
+        """Drop the messages of the scheduler that was lost: addresses may be other workers' now."""
+        received = []
+        with suppress(queue.Empty):
+            while True:
+                received.append(self._inbox.get_nowait())
+        own = LeaseMessage | KeysHashed | LookUpEnded | LookedUp | CommitsRead
+        for message in received:
+            if isinstance(message, own):
+                self._inbox.put(message)
+
+    def _open(self, patience: float | None = None) -> list[WorkerJoined]:
+        """Get the workers ready; heartbeats go by the client that they were made ready with."""
+        joined = self._classes.of(self._wait_for(self._cluster.open(patience)) or [])
+        self._heartbeat.use(self._cluster.client)
+        self._share.use(self._cluster.client, joined)
+        return joined
+
+    def _meet(self, joined: Collection[WorkerJoined]) -> None:
+        """Tell the engine the numeric classes of the first workers, before they have a stage.
+
+        They may join after the tuner has begun, if all are slow to answer.
+        """
+        plain = self._classes.plain
+        if plain is not None and not self._has_met:
+            self._has_met = True
+            present = {event.numerics for event in joined if event.numerics is not None}
+            self._engine.meet(plain, present)
+
+    def _note_paused(self) -> None:
+        """Do without the workers that Dask has paused; what they have not begun goes elsewhere."""
+        workers, view = self._cluster.workers, self._engine.view
+        before, paused = frozenset(view.paused), workers.paused & view.slots.keys()
+        for worker in paused - before:
+            logger.warning("%s", paused_text(worker), extra=about(worker=worker))
+        for worker in before - paused:
+            logger.info("worker %s is not paused any more", worker, extra=about(worker=worker))
+        if paused != before:
+            self._tell(Paused(workers=paused))
+        self._follow(self._attempts.take_back(workers.resting, now=self._now(), at=time.time()))
+
+    def _note_aside(self) -> None:
+        """Log which workers are put aside and taken back."""
+        now = {aside.worker: aside for aside in self._engine.view.aside}
+        for worker in now.keys() - self._aside:
+            text, again = aside_text(now[worker]), now[worker].until - self._now()
+            logger.warning("%s; tried again in %.0f s", text, again, extra=about(worker=worker))
+        for worker in self._aside - now.keys():
+            logger.info("worker %s is tried again", worker, extra=about(worker=worker))
+        self._aside = set(now)
+
+    def _note_factors(self) -> None:
+        """Log how many trials train together on shared devices, when that changes."""
+        changes = self._engine.view.factor_changes
+        for change in changes[self._factor_changes :]:
+            logger.info("packing: %s", change)
+        self._factor_changes = len(changes)
+
+    @property
+    def _has_workers(self) -> bool:
+        """Whether workers are there, among them those whose addresses are being looked up."""
+        return bool(self._engine.view.slots) or self._lost.any_joined
+
+    def _check_workers(self) -> None:
+        """Give up when all workers have been gone for long."""
+        patience = self._waits.workers_seconds
+        if self._cluster.elastic is not None:
+            self._ask_for_workers(self._cluster.elastic)
+        elif self._has_workers:
+            self._deserted_at = None
+        elif self._deserted_at is None:
+            self._deserted_at = self._now()
+            logger.warning("all workers are gone; waiting %.0f s for others", patience)
+        elif self._now() - self._deserted_at > patience:
+            raise ClusterError(
+                "the cluster must have a worker that can run stages; all are gone since "
+                f"{patience:.0f} s. Start some and run this again: it goes on where it was"
+            )
+
+    def _ask_for_workers(self, cluster: ElasticCluster) -> None:
+        """Tell the cluster how many workers of each pool can be used, and which are idle."""
+        view = self._engine.view
+        # Workers may be there that fit none of the stages that are left.
+        is_still = view.is_idle and not self._lost.any_joined
+        if is_still and (trouble := cluster.trouble()) is not None:
+            raise ClusterError(f"{trouble}. Run this again when it is mended: it goes on")
+        kept = {*view.withheld, *view.paused}
+        unused = (worker for worker in view.slots if not view.is_busy(worker))
+        idle = [worker for worker in unused if worker not in kept]
+        pools = cluster.pools()
+        wanted = self._pool_demand.of(view, pools, self._now(), left=self._left)
+        cluster.use(wanted, idle, slowest_steps(view, pools))
+
+    def _finish_audits(self) -> None:
+        """Wait for the audits under way, and for those that a study always has."""
+        while self._turn_audits(is_last=True):
+            is_over = self._stop.is_set() or self._meter.reached() is not None
+            if is_over or not self._cluster.is_there():
+                return
+            self._sharing.turn()
+            self._beat()
+            for message in self._next_messages():
+                self._receive(message)
+            self._carry_out()
+            self._count()
+
+    def _turn_audits(self, *, is_last: bool = False) -> bool:
+        self._note_paused()
+        submitter, resting = self._cluster.submissions, self._cluster.workers.resting
+        is_under_way = self._audits.turn(submitter, self._wake, resting, is_last=is_last)
+        nodes = self._audits.nodes
+        if nodes != self._audited:
+            self._audited = nodes
+            self._tell(AuditsRun(nodes=nodes))
+            self._wake()  # stages may begin now
+        return is_under_way
+
+    def _wake(self) -> None:
+        """Begin the next turn of the loop; called from any thread."""
+        self._inbox.put(Tick())
+
+    # ----------------------------------------------------------------------- Dask
+
+    def _submit(self, order: RunStage) -> None:
+        if order.worker not in self._engine.view.slots:
+            return  # its worker is gone, and so will be the attempt
+        seed = self._plan.seed + self._engine.view.plan.seed_of(order.node)
+        omits = self._kept_ends.omits(order)
+        self._attempts.add(order, self._cluster.submissions.submit(order, seed, omits))
+        self._audits.launched(order)
+
+    def _drain(self) -> None:
+        """Stop all stages at their next step and save them; a second ctrl-C ends that, too."""
+        self._is_draining = True
+        self._audits.close()
+        deadline = self._now() + DRAIN_SECONDS
+        if self._recorder.is_broken:
+            # What was decided since cannot be recorded, so it must not be done either.
+            self._orders.drop()
+        self._take(self._engine.drain(self._now()))
+        self._carry_out()
+        for event in self._keys.give_up():
+            self._tell(event)
+        while self._attempts and not self._engine.view.is_idle and self._now() < deadline:
+            if not self._cluster.is_open:
+                return
+            self._beat()
+            if not self._can_save and self._attempts.have_ended:
+                return  # what is not durable yet will not be
+            for message in self._next_messages():
+                self._receive(message)
+            self._make_room()
+            self._carry_out()
+            self._cluster.check_futures(self._engine.view.attempts, self._now())
+            self._follow(self._attempts.check(self._now()))
+            self._note_paused()
+
+    def _close(self) -> None:
+        try:
+            self._audits.close()
+            self._attempts.close()
+            self._orders.flush()
+            self._say_what_is_safe()
+            self._count()
+        finally:
+            with ExitStack() as last:  # each is done, whatever becomes of the others
+                last.callback(self._close_evictor)
+                last.callback(self._engine.dismiss)
+                last.callback(self._sharing.close)
+                last.callback(self._keys.close)
+                last.callback(self._look_ups.close)
+                last.callback(self._commits.close)
+                last.callback(self._cluster.close)
+                last.callback(self._share.close)
+
+    def _close_evictor(self) -> None:
+        self._engine.evicted(self._evictor.close())
+
+    def _let_join(self, joined: Iterable[WorkerJoined]) -> None:
+        """Handle workers that joined together: all are known before any is given a stage."""
+        ready = []
+        for event in joined:
+            if event.worker in self._lost:
+                self._lost.join(event)
+                continue
+            logger.info("worker %s joined", event.worker, extra=about(worker=event.worker))
+            if self._cluster.workers.knows(event.worker):
+                ready.append(event)
+        if ready:
+            self._tell(WorkersJoined(workers=tuple(ready)))
+        for event in ready:
+            if event.worker in self._leaving:
+                self._tell(WorkerLeaving(worker=event.worker))
+
+    def _beat(self) -> None:
+        """Write the run status now and then, and claim the run's share of the workers."""
+        if by := self._heartbeat.turn(self._sharing):
+            logger.warning("asked to stop by %s: saving what runs", by)
+            self._meter.stopped_by = by
+            self._stop.set()
+        now, view = self._now(), self._engine.view
+
+        def demand() -> WorkerDemand:
+            return demand_of(view, now, left=self._left, least=self._engine.least_workers)
+
+        self._share.turn(now, demand, self._sharing)
+
+    @property
+    def _left(self) -> int | None:
+        """Number of trials that the tuner would still begin; None if it is unknown."""
+        return 0 if self._is_draining else self._engine.to_begin
+
+    def _wait_for(self, steps: Generator[None, None, Result]) -> Result | None:
+        """Return the result of steps that wait for scheduler or workers; None if told to stop.
+
+        Leases and heartbeat go on between the steps.
+        """
+        with closing(steps):
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    return cast(Result, end.value)
+                self._sharing.turn()
+                self._beat()
+                if self._stop.is_set():
+                    return None
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    def _snapshot(self) -> RunSnapshot:
+        view = self._engine.view
+        return RunSnapshot(
+            workers=len(view.slots),
+            busy=view.busy_workers,
+            steps_executed=view.steps_executed,
+            stages_left=view.stages_waiting,
+            seconds=self._now(),
+            worker_seconds=self._attempts.worker_seconds,
+            latest=self._attempts.latest,
+        )

@@ -1,0 +1,108 @@
+"""Transfer: the finished trials of other studies in a database, for a sampler that learns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dasktune._driver.history import History
+from dasktune._engine.trials import TrialRecord
+from dasktune._words import counted
+from dasktune.algos.base import Tuner
+from dasktune.storage.database.database import Database
+from dasktune.storage.database.schema import StudyRow
+from dasktune.types import TrialState
+
+TRANSFERS: Final = ("database",)
+"""The places that trials are transferred from."""
+
+SAME: Final = ("fingerprint", "metric", "direction")
+"""What two studies must have in common; the space is compared by tuner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """The number of trials that a sampler learned from another study, before its first proposal.
+
+    Parameters
+    ----------
+    tuner
+        The place of the sampler's tuner in `Study.tuners`.
+    study
+        The study that gave the trials.
+    trials
+        Their number.
+    """
+
+    tuner: int
+    study: str
+    trials: int
+
+    def __str__(self) -> str:
+        return f"{counted(self.trials, 'trial')} of {self.study}"
+
+
+def transfers_of(begun: Iterable[Mapping[str, Any]]) -> list[Transfer]:
+    """Return the transfers in the events that the tuners of a study began with."""
+    return [
+        Transfer(tuner=event["place"], study=study, trials=trials)
+        for event in begun
+        for study, trials in event["inputs"].get("given", {}).items()
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenTrials:
+    """The trials that another study gives.
+
+    Parameters
+    ----------
+    study
+        Its name.
+    trials
+        Its finished trials of the same space, by number.
+    """
+
+    study: str
+    trials: tuple[TrialRecord, ...]
+
+
+def given_trials(database: Database, row: StudyRow, tuner: Tuner) -> Iterator[GivenTrials]:
+    """Yield the finished trials that other studies have for the sampler of a tuner.
+
+    They are those of other tuners on the same space, in studies of the same trainer (with its
+    config and data), metric and direction. Their seeds may differ.
+
+    Parameters
+    ----------
+    database
+        Holds the studies.
+    row
+        The study of the tuner.
+    tuner
+        The tuner, whose sampler learns.
+    """
+    space = json.loads(json.dumps(tuner.identity().get("space")))
+    if not tuner.learns or space is None or row.spec["fingerprint"] == "none":
+        return
+    for other in database.studies():
+        if other.id == row.id or any(other.spec.get(name) != row.spec[name] for name in SAME):
+            continue
+        history = History(database, other.id)
+        history.read_on()
+        places = {
+            begun["place"] for begun in history.begun if begun["identity"].get("space") == space
+        }
+        trials = tuple(
+            trial
+            for trial in history.trials().values()
+            if trial.tuner in places and trial.values is not None and _is_finished(trial)
+        )
+        if trials:
+            yield GivenTrials(study=other.name, trials=trials)
+
+
+def _is_finished(trial: TrialRecord) -> bool:
+    return trial.state in (TrialState.COMPLETE, TrialState.PRUNED)

@@ -1,0 +1,212 @@
+"""Additions to a study without running it: queued points, imported trials, attributes, notes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Final
+
+from dasktune._driver.history import History
+from dasktune._driver.recorder import Recorder
+from dasktune._engine.timeouts import WAITS, Waits
+from dasktune._results.results import StudyResults
+from dasktune._study.imported_trials import Earlier, earlier_trials, plain_params
+from dasktune.errors import ConfigurationError, refuse, shown, unknown
+from dasktune.storage.verdicts import Verdicts
+from dasktune.trainer.check_resume.verdict import device_of, verdict
+from dasktune.types import Step, Value
+
+
+class StudyAdditions:
+    """Writes to a study what does not come from a tuner.
+
+    Parameters
+    ----------
+    results
+        Reads the study.
+    alone
+        Gives a context in which this process runs no tuner.
+    """
+
+    def __init__(
+        self, results: StudyResults, alone: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._results = results
+        self._history = results.history
+        self._alone = alone
+
+    @property
+    def queued(self) -> list[Mapping[str, Value]]:
+        """The points that wait for the next tuner that draws configurations."""
+        return queued_points(self._history)
+
+    def enqueue_trial(self, params: Mapping[str, Value]) -> None:
+        """Queue a point: the next new tuner that draws configurations tries it first.
+
+        Parameters
+        ----------
+        params
+            Values by coordinate of its space; missing ones are drawn.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is no mapping, or trials were drawn before and none has a coordinate of this
+            name. `optimize` refuses values outside of the tuner's space.
+        """
+        if not isinstance(params, Mapping):
+            raise ConfigurationError(f"params must be values by coordinate, got {shown(params)}")
+        if not params:
+            raise ConfigurationError(NOTHING_QUEUED)
+        known = {name for record in self._results.records.values() for name in record.domains}
+        refuse(
+            unknown("coordinate", name, sorted(known))
+            for name in params
+            if known and name not in known
+        )
+        queue_point(self._history, params)
+
+    def clear_queue(self) -> None:
+        """Forget the points that are queued."""
+        clear_queue(self._history)
+
+    def add_trial(
+        self,
+        params: Mapping[str, Value],
+        values: float | Iterable[float],
+        *,
+        steps: Step = 1,
+        user_attrs: Mapping[str, object] | None = None,
+    ) -> int:
+        """Add a trial that was trained elsewhere, with its result; return its number.
+
+        It counts for `best_trial`, and samplers that learn begin with it.
+
+        Parameters
+        ----------
+        params
+            Values by coordinate of the space.
+        values
+            The metric after `steps` steps, or one value for each objective.
+        steps
+            Number of steps that it was trained.
+        user_attrs
+            JSON values by name.
+        """
+        trial = Earlier.of(params, values, steps, user_attrs or {}, self._results.objective)
+        return self._add([trial])[0]
+
+    def warm_start(self, source: object) -> list[int]:
+        """Add the finished trials of an Optuna study or a data frame; return their numbers.
+
+        Parameters
+        ----------
+        source
+            An ``optuna.Study`` with the same direction; or a data frame with a column
+            ``value`` (or one for each metric of the study), optionally ``steps``, and a column
+            for each coordinate, optionally with ``params_`` before its name.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is neither, its directions differ, or a column is missing.
+        """
+        return self._add(earlier_trials(source, self._results.objective))
+
+    def _add(self, trials: Iterable[Earlier]) -> list[int]:
+        with self._alone():
+            self._results.catch_up()
+            records = self._results.records
+            first = len(records)
+            added = [trial.record(first + place) for place, trial in enumerate(trials)]
+            recorder_of(self._results).add(added)
+            records.update((record.number, record) for record in added)
+        return [record.number for record in added]
+
+    def set_user_attr(self, name: str, value: object) -> None:
+        """Attach a JSON value to the study under a name."""
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise ConfigurationError(
+                f"user attribute {name!r} must be a JSON value, got {value!r}"
+            ) from None
+        self._history.note("user_attr", name=name, value=value)
+
+    def record_check(
+        self,
+        ok: bool,
+        text: str,
+        *,
+        device: str | None = None,
+        splits: Iterable[Step] = (),
+        steps: Step = 0,
+        files: Mapping[str, str] | None = None,
+    ) -> None:
+        """Record the result of `check_resume` for all studies of this trainer and config.
+
+        Parameters
+        ----------
+        ok, text, splits, steps, files
+            As in `dasktune.ResumeReport`; the text is its ``str``.
+        device
+            The device of the check; None if it was that of the study's stages.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be recorded.
+        """
+        outcome = verdict(
+            self._results.row.spec["fingerprint"],
+            device_of(self._results.options.needs) if device is None else device,
+            ok=ok,
+            text=text,
+            splits=tuple(splits),
+            steps=steps,
+            files=files,
+        )
+        Verdicts(self._results.database, self._results.store.files).record(outcome)
+
+
+NOTHING_QUEUED: Final = "a queued trial must have at least one value, got none"
+
+
+def queued_points(history: History) -> list[Mapping[str, Value]]:
+    """Return the points that wait for the next tuner that draws configurations."""
+    points = [note["point"] for note in history.notes("queued")]
+    taken = sum(len(record["inputs"].get("queued", ())) for record in history.begun)
+    cleared = sum(note["count"] for note in history.notes("unqueued"))
+    return points[taken + cleared :]
+
+
+def queue_point(history: History, params: Mapping[str, Value]) -> None:
+    """Queue a point whose names are known."""
+    history.note("queued", point=plain_params(params))
+
+
+def clear_queue(history: History) -> None:
+    """Forget the points that are queued."""
+    history.note("unqueued", count=len(queued_points(history)))
+
+
+def recorder_of(results: StudyResults, run: str = "", waits: Waits = WAITS) -> Recorder:
+    """Return a recorder that writes for a study.
+
+    Parameters
+    ----------
+    results
+        Reads the study.
+    run
+        Names the driver's run.
+    waits
+        How often it writes what is not a decision.
+    """
+    return Recorder(
+        results.history,
+        results.plan,
+        results.known_states,
+        run,
+        used_seconds=waits.used_seconds,
+    )

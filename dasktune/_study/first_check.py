@@ -1,0 +1,496 @@
+"""The check of a trainer before its trials are merged for the first time.
+
+A trainer without a verdict is checked while the cluster starts and the workers import its code,
+in processes of its own. A failure stops the run before anything is trained, and so does a trainer
+that refuses its hyper-parameters: the trial would fail. What the check does not reach in its time
+is left to the audits of the run.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import assert_never
+
+from dasktune._driver.audit_notes import AUDIT_FAILED, AuditFailure
+from dasktune._engine.limits import Limits
+from dasktune._engine.timeouts import (
+    FIRST_CHECK_LAST_SECONDS,
+    FIRST_CHECK_LOOK_SECONDS,
+    FIRST_CHECK_SECONDS,
+    FIRST_CHECK_STEP_SECONDS,
+)
+from dasktune._engine.trials import TrialRecord
+from dasktune._results.results import StudyResults
+from dasktune._results.summary import steps_asked
+from dasktune._study.config import StudyConfig
+from dasktune._worker.gpus import visible_gpus
+from dasktune.algos.base import Tuner
+from dasktune.errors import ConfigurationError, DasktuneError, UnknownValueError
+from dasktune.storage.verdicts import Verdicts, files_of
+from dasktune.trainer.check_resume.check import CheckLimit, ResumeReport, check_resume
+from dasktune.trainer.check_resume.limited import CheckEndedError, CheckTimes, LimitedProcesses
+from dasktune.trainer.check_resume.new_process import BrokenRuleError
+from dasktune.trainer.check_resume.plan import SHORTEST, change_or_end, until
+from dasktune.trainer.check_resume.verdict import binding_here, device_of, verdict
+from dasktune.trainer.fingerprint.read_files import uncovered_files
+from dasktune.types import Extend, Register, Sequences, Step
+
+logger = logging.getLogger(__name__)
+
+FREE_SHARE = 100
+"""One of so many requested steps may be trained for the check, however long it takes."""
+
+_MAY_FAIL = "; mend it, or use check=False, by which such trials fail and others are trained"
+"""Remedy for a trial whose values the trainer refuses."""
+
+_MOST_NAMED = 5
+_MOST_TRIALS = 100
+"""Trials among which the check looks for the one whose values change first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedTrial:
+    """A trial that a check may train: its hyper-parameters by name, and its last step."""
+
+    sequences: Sequences
+    max_steps: Step
+
+    @property
+    def change(self) -> Step:
+        """The first step at which a value changes; `max_steps` if none does."""
+        return change_or_end(self.sequences, self.max_steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTrials:
+    """The trials of a run as far as they are known before it begins.
+
+    Parameters
+    ----------
+    trials
+        The first of them.
+    requested
+        Number of steps that the run requests, at least.
+    """
+
+    trials: tuple[CheckedTrial, ...]
+    requested: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotChecked:
+    """A check without a result, and the reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A check whose trainer refuses the hyper-parameters of a trial, the reason and the remedy."""
+
+    reason: str
+    remedy: str = ""
+
+
+Outcome = ResumeReport | NotChecked | Refused
+
+
+class FirstCheck:
+    """A check in a thread.
+
+    Parameters
+    ----------
+    config
+        Of the study.
+    seed, device
+        Given to the trainer.
+    known
+        Returns the trials; called in the thread.
+    step_seconds
+        Longest time of a step.
+    is_stopping
+        Returns whether the run is to stop; asked every `FIRST_CHECK_LOOK_SECONDS`.
+    """
+
+    def __init__(
+        self,
+        config: StudyConfig,
+        *,
+        seed: int,
+        device: str,
+        known: Callable[[], KnownTrials],
+        step_seconds: float,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._config, self._known = config, known
+        self._seed, self._device, self._step_seconds = seed, device, step_seconds
+        self._is_stopping, self._is_closed = is_stopping, False
+        self._processes: LimitedProcesses | None = None
+        self._outcome: Outcome | BaseException = NotChecked(reason="it was interrupted")
+        self._thread = threading.Thread(target=self._work, name="first check", daemon=True)
+        self._thread.start()
+
+    @property
+    def steps(self) -> Step:
+        """Number of steps that it has trained."""
+        return 0 if self._processes is None else self._processes.steps
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it is to end without a result."""
+        return self._is_closed or self._is_stopping()
+
+    def close(self) -> None:
+        """End it, and wait until its process is gone."""
+        self._is_closed = True
+        self._thread.join()
+
+    def result(self, show: Callable[[str], None] = lambda _: None) -> Outcome:
+        """Wait for the end of the check, and return its outcome.
+
+        Parameters
+        ----------
+        show
+            Called with the progress of the check, now and then.
+        """
+        while self._thread.is_alive():
+            show(self._progress)
+            self._thread.join(FIRST_CHECK_LOOK_SECONDS)
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+    @property
+    def _progress(self) -> str:
+        """The step that it trains, of all that it will train."""
+        planned = 0 if self._processes is None else self._processes.planned
+        return f"step {min(self.steps + 1, planned):,} of {planned:,}" if planned else "starting"
+
+    def _work(self) -> None:
+        try:
+            self._outcome = self._checked()
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is read
+            self._outcome = error
+
+    def _checked(self) -> Outcome:
+        if self._device == "cuda" and not visible_gpus():
+            return NotChecked(reason="its stages train on a GPU, and this machine has none")
+        known = self._known()
+        trials = [trial for trial in known.trials if trial.max_steps >= SHORTEST]
+        if not trials:
+            return NotChecked(reason=f"no trial with {SHORTEST} steps or more is known yet")
+        trial, free = min(trials, key=lambda each: each.change), known.requested // FREE_SHARE
+        self._processes = LimitedProcesses(
+            CheckTimes(seconds=FIRST_CHECK_SECONDS, free=free, step_seconds=self._step_seconds),
+            is_cancelled=lambda: self.is_cancelled,
+        )
+        try:
+            with self._processes as processes:
+                report = check_resume(
+                    self._config.known_trainer,
+                    {name: until(each, trial.max_steps) for name, each in trial.sequences.items()},
+                    config=self._config.config,
+                    seed=self._seed,
+                    device=self._device,
+                    limit=CheckLimit(seconds=FIRST_CHECK_LAST_SECONDS, free=free),
+                    run=processes.run,
+                )
+        except UnknownValueError as error:
+            # If all trials have the same names, the name is misspelt: no trial can be trained.
+            names = {frozenset(each.sequences) for each in trials}
+            return Refused(reason=str(error), remedy="" if len(names) == 1 else _MAY_FAIL)
+        except (ConfigurationError, BrokenRuleError) as error:
+            return Refused(reason=str(error), remedy=_MAY_FAIL)
+        except (DasktuneError, CheckEndedError) as error:
+            return NotChecked(reason=str(error))
+        except OSError as error:  # temporary files and processes of this machine, not the trainer
+            return NotChecked(reason=f"this machine cannot check it: {error}")
+        return NotChecked(reason="; ".join(report.unchecked)) if report.is_empty else report
+
+
+class TrainerChecks:
+    """The verdict on the trainer of a study, and the check that finds one.
+
+    Parameters
+    ----------
+    results
+        Reads the study.
+    config
+        How it was created.
+    is_stopping
+        Returns whether the run of the study is to stop.
+
+    Attributes
+    ----------
+    device
+        The kind of device on which the run trains; until a run sets it, the one that stages need.
+    """
+
+    def __init__(
+        self, results: StudyResults, config: StudyConfig, is_stopping: Callable[[], bool]
+    ) -> None:
+        self._results, self._config, self._is_stopping = results, config, is_stopping
+        self.device = device_of(results.options.needs)
+        self._running: FirstCheck | None = None
+        self._was_tried = False
+
+    @property
+    def _name(self) -> str:
+        return self._config.known_trainer.__qualname__
+
+    @property
+    def doing(self) -> str:
+        """The words for the check while it runs."""
+        return f"checking that {self._name} resumes exactly"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a check runs."""
+        return self._running is not None
+
+    @property
+    def _verdicts(self) -> Verdicts:
+        return Verdicts(self._results.database, self._results.store.files)
+
+    @property
+    def _passed_on_cpu(self) -> bool:
+        """Whether the trainer has passed a check on the CPU, which says little about GPUs."""
+        known = self._verdicts.shared(self._results.row.spec["fingerprint"])
+        on_cpu = binding_here(known, "cpu")
+        return on_cpu is not None and on_cpu.ok
+
+    def refuse_failed(self, allow_failed_check: bool) -> bool:
+        """Refuse to merge trials of a trainer that has failed; return whether it is unchecked.
+
+        Raises
+        ------
+        ConfigurationError
+            If the verdict that decides is a failure, unless that is allowed.
+        """
+        results = self._results
+        if not results.options.merge:
+            return False
+        fingerprint = results.row.spec["fingerprint"]
+        known = self._verdicts.shared(fingerprint)
+        if not files_of(known).keys() <= self._config.read_files.keys():
+            self._config.recall_files(self._verdicts)  # of a check since the study was opened
+        binding = binding_here(known, self.device)
+        if binding is not None:
+            if not binding.ok:
+                self._refuse(binding.text, allow_failed_check)
+            return False
+        return not self._was_tried
+
+    @contextmanager
+    def running(
+        self, known: Callable[[], KnownTrials] | None, step_seconds: float | None
+    ) -> Iterator[None]:
+        """Check the trainer meanwhile; the check has ended when the context has.
+
+        Parameters
+        ----------
+        known
+            Returns the trials; None to check nothing.
+        step_seconds
+            Longest time of a step that the user allows; None for no limit.
+        """
+        if known is None:
+            yield
+            return
+        longest = FIRST_CHECK_STEP_SECONDS
+        self._running = check = FirstCheck(
+            self._config,
+            seed=self._results.seed,
+            device=self.device,
+            known=known,
+            step_seconds=longest if step_seconds is None else min(step_seconds, longest),
+            is_stopping=self._is_stopping,
+        )
+        try:
+            yield
+        finally:
+            self._running = None
+            check.close()
+
+    def finish(
+        self, allow_failed_check: bool, *, is_audited: bool, show: Callable[[str], None]
+    ) -> None:
+        """Wait for the check that runs, if any, and record its verdict.
+
+        Parameters
+        ----------
+        allow_failed_check
+            Whether the run goes on although the trainer has failed.
+        is_audited
+            Whether the run has audits; a warning says what is left to them.
+        show
+            Called with a line that says how far the check is, now and then.
+
+        Raises
+        ------
+        ConfigurationError
+            If the trainer has failed or refuses a trial, unless that is allowed.
+        StorageError
+            If the verdict cannot be recorded.
+        """
+        check = self._running
+        if check is None:
+            return
+        outcome = check.result(
+            lambda progress: show(f"{self.doing}: {progress}; then trials begin")
+        )
+        self._results.history.note_audited(check.steps)
+        if check.is_cancelled:
+            return
+        self._was_tried = True
+        match outcome:
+            case NotChecked(reason=reason):
+                how = "was checked on the CPU alone" if self._passed_on_cpu else "was not checked"
+                self._warn(f"{how} before this run: {reason}", is_audited)
+            case Refused(reason=reason, remedy=remedy):
+                if not allow_failed_check:
+                    raise ConfigurationError(
+                        f"{self._name} refuses a trial of this run: {reason}{remedy}"
+                    )
+            case ResumeReport():
+                self._record(outcome)
+                self._warn_of_files(outcome)
+                if not outcome.ok:
+                    self._refuse(str(outcome), allow_failed_check)
+                elif outcome.is_cut_short:
+                    missing = "; ".join(outcome.unchecked)
+                    self._warn(f"was checked in part; not checked: {missing}", is_audited)
+                else:
+                    logger.info("%s: %s", self._name, outcome)
+            case _:
+                assert_never(outcome)
+
+    def _record(self, report: ResumeReport) -> None:
+        self._verdicts.record(
+            verdict(
+                self._results.row.spec["fingerprint"],
+                self.device,
+                ok=report.ok,
+                text=str(report),
+                splits=report.splits,
+                steps=report.steps,
+                files=report.files,
+            )
+        )
+        self._config.recall_files(self._verdicts)
+
+    def _warn_of_files(self, report: ResumeReport) -> None:
+        """Log the files whose contents do not count, once: later studies have the verdict."""
+        trainer, taken = self._config.known_trainer, self._config.taken
+        gaps = () if taken is None else taken.fingerprint.gaps
+        if files := uncovered_files(report.files, trainer, gaps):
+            more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
+            logger.warning(
+                "study %s: the code reads files whose contents do not count, since they are large "
+                "or many: %s%s; count them by fingerprint_data: data_digest(path)",
+                *(self._config.name, ", ".join(files[:_MOST_NAMED]), more),
+            )
+
+    def record_audit(self, failure: AuditFailure) -> None:
+        """Record that an audit found a difference, for all studies that use this trainer.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be recorded.
+        """
+        self._verdicts.record(
+            verdict(
+                self._results.row.spec["fingerprint"],
+                self.device,
+                ok=False,
+                text=failure.text,
+                steps=failure.steps,
+                by_audit=True,
+            )
+        )
+
+    def repeat_audits(self, failures: Iterable[AuditFailure]) -> None:
+        """Record what audits of this study found, as far as a killed driver could not.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be recorded.
+        """
+        known = {each.text for each in self._verdicts.of(self._results.row.spec["fingerprint"])}
+        for failure in failures:
+            if failure.text not in known:
+                self.record_audit(failure)
+
+    def _refuse(self, failure: str, allow_failed_check: bool) -> None:
+        if not allow_failed_check:
+            is_audit = failure.startswith(AUDIT_FAILED)
+            reason = failure if is_audit else f"The check found: {failure}"
+            raise ConfigurationError(
+                f"{self._name} must resume exactly for its trials to be merged: mend it, or use "
+                f"merge=False, or allow_failed_check=True. {reason}"
+            )
+
+    def _warn(self, text: str, is_audited: bool) -> None:
+        logger.warning(
+            "%s %s. %s; 'dasktune check' has no time limit",
+            self._name,
+            text,
+            "That is left to the audits" if is_audited else "Nothing else tests that",
+        )
+
+
+def known_trials(
+    results: StudyResults, tuner: Tuner, inputs: Mapping[str, object], limits: Limits
+) -> Callable[[], KnownTrials]:
+    """Return the function that returns the trials of a run, for another thread.
+
+    They are those that the study has, or those that its tuner would register first.
+
+    Parameters
+    ----------
+    results
+        Reads the study.
+    tuner
+        The tuner as it begins; it stays as it is.
+    inputs
+        What it begins with.
+    limits
+        Of the run.
+    """
+    records = {number: each for number, each in results.records.items() if each.was_trained_here}
+    if records:
+        known = KnownTrials(
+            trials=_first(records.values()), requested=sum(steps_asked(records).values())
+        )
+        return lambda: known
+    fresh, given = copy.deepcopy(tuner), dict(inputs)
+    if tuner.timed:
+        given["directions"] = [each.value for each in results.objective.directions]
+
+    def ask() -> KnownTrials:
+        fresh.prepare(given)
+        decisions = fresh.ask(1)
+        ends = [each.until for each in decisions if isinstance(each, Extend)]
+        # Trials that begin later request as many steps as the first ones, at least.
+        requested = sum(ends) + (fresh.to_begin or 0) * min(ends, default=0)
+        return KnownTrials(
+            trials=_first(each for each in decisions if isinstance(each, Register)),
+            requested=requested if limits.steps is None else min(requested, limits.steps),
+        )
+
+    return ask
+
+
+def _first(trials: Iterable[Register | TrialRecord]) -> tuple[CheckedTrial, ...]:
+    return tuple(
+        CheckedTrial(sequences=trial.sequences, max_steps=trial.max_steps)
+        for trial in islice(trials, _MOST_TRIALS)
+    )
