@@ -18,12 +18,12 @@ from distributed import Client
 from typer.testing import CliRunner
 
 import dasktune as dt
+from dasktune._study.folder import running_file
 from dasktune.cli import app
 from dasktune.graph.keys import Chain, root_key
 from dasktune.sequences import sequence_from_json
 from dasktune.simulate import Trace
 from dasktune.storage import CheckpointStore, encode
-from dasktune.study.folder import running_file
 from dasktune.trainer import Fingerprint, fingerprint, run_alone
 from tests.compatibility import cases, walk
 
