@@ -17,11 +17,9 @@ from dasktune.graph.attempts import Attempt, DispatchOptions, Slot
 from dasktune.graph.events import (
     AuditsRun,
     Bound,
-    Deliver,
     Event,
     Evicted,
     Failed,
-    FailTrial,
     Found,
     Instruction,
     Lent,
@@ -31,7 +29,6 @@ from dasktune.graph.events import (
     Reports,
     Saved,
     SaveMissed,
-    SavePoint,
     Started,
     StatesRead,
     StopStage,
@@ -49,12 +46,14 @@ from dasktune.graph.events import (
 from dasktune.graph.frontier import Failure, Frontier, Loss
 from dasktune.graph.kept_speeds import KeptMeasurements
 from dasktune.graph.matching import Unplaced
+from dasktune.graph.open_attempts import OpenAttempts
 from dasktune.graph.placement import Placing, Policy
-from dasktune.graph.plan import Node, Place, SearchPlan
+from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.policies import POLICIES
+from dasktune.graph.requests import Requests
 from dasktune.graph.speeds import Speeds
 from dasktune.needs import Needs, NumericClass
-from dasktune.types import Metrics, Report, Sequences, Step
+from dasktune.types import Metrics, Sequences, Step
 
 
 class Dispatcher:
@@ -92,31 +91,29 @@ class Dispatcher:
         policies: Iterable[type[Policy]] = POLICIES,
     ) -> None:
         self.options = options or DispatchOptions()
-        self.plan = SearchPlan(
-            root_key,
-            merge=self.options.merge,
-            alone_key=alone_key,
-            on_split=self._split,
-            on_new=on_new,
-            seeded_key=seeded_key,
-        )
         self.speeds = speeds or Speeds()
         self.frontier = Frontier(self.speeds.seconds_per_step, self.speeds.profile)
-        self.attempts: dict[str, Attempt] = {}
         self.placing = Placing(
-            *(self.frontier, self.speeds, self.options, self.attempts),
+            *(self.frontier, self.speeds, self.options),
             bind=self._bind,
             may_place=may_place,
             policies=policies,
         )
+        self._out: list[Instruction] = []
+        self.open = OpenAttempts(self.frontier, self.placing, self._out)
+        self.requests = Requests(self.frontier)
+        self.plan = SearchPlan(
+            root_key,
+            merge=self.options.merge,
+            alone_key=alone_key,
+            on_split=self.open.split,
+            on_new=on_new,
+            seeded_key=seeded_key,
+        )
         self._plain: NumericClass | None = None
         self._unplaced = Unplaced()
-        self.steps_executed = 0
-        self.steps_repeated = 0
         self._draining = False
         self._may_place = may_place
-        self._wanted: dict[int, tuple[Node, ...]] = {}
-        self._out: list[Instruction] = []
 
     # ------------------------------------------------------------------- decisions
 
@@ -143,7 +140,7 @@ class Dispatcher:
         if needs is not None or model_rank is not None:
             self.frontier.group_again(leaf)
         for point in self.placing.registered(leaf):
-            self._say(point)
+            self.open.say(point)
         return self._take()
 
     def separate(self, trial: int, sequences: Sequences, max_steps: Step, seed: int = 0) -> Step:
@@ -175,37 +172,32 @@ class Dispatcher:
         reports: Ordered[Step] = (),
     ) -> list[Instruction]:
         """Ask for a trial to be trained up to `until`, and reported there and at `reports`."""
-        before = self._withdraw(trial)
+        before = self.requests.withdraw(trial)
         sequences = self.plan.paths[trial].sequences
         steps = (*reports, until)
         nodes = tuple(self.plan.register(trial, sequences, step) for step in steps)
         failure = self.frontier.failure_above(nodes[-1])
         if failure is not None:
-            self._fail_trial(trial, failure)
+            self._out.append(self.requests.fail(trial, failure))
             return self._take()
         self.placing.request(nodes[-1])
         self._tell_class(nodes[-1], [trial])
-        self._wanted[trial] = nodes
-        for node in nodes:
-            if node.stop not in node.metrics:
-                self.frontier.request(node, trial, priority)
-        self._answer(trial)
+        self._out.extend(self.requests.ask(trial, nodes, priority))
         if before is not None:
-            self._shorten_above(before)
+            self.open.shorten_above(before)
         self._fill(now)
         return self._take()
 
     def rank(self, trial: int, priority: float) -> list[Instruction]:
         """Change the priority of what a trial asks for."""
-        wanted = self._wanted.get(trial, ())
-        self.frontier.rank([node for node in wanted if trial in node.requests], trial, priority)
+        self.requests.rank(trial, priority)
         return self._take()
 
     def stop(self, trial: int, now: float) -> list[Instruction]:
         """Withdraw the requests of a trial; stages that no other trial wants are stopped."""
-        node = self._withdraw(trial)
+        node = self.requests.withdraw(trial)
         if node is not None:
-            self._shorten_above(node)
+            self.open.shorten_above(node)
             self._fill(now)
         return self._take()
 
@@ -246,7 +238,7 @@ class Dispatcher:
         """Handle metrics that were measured elsewhere, for a trial that no worker trains."""
         node = self.plan.register(trial, self.plan.paths[trial].sequences, step)
         node.metrics.add(step, metrics)
-        self._answer_requests([node])
+        self._answer([node])
         return self._take()
 
     def learn(self, event: StatesRead) -> None:
@@ -276,30 +268,23 @@ class Dispatcher:
         factors = chain.from_iterable(policy.learned() for policy in self.placing.policies)
         return KeptMeasurements(tuple(self.speeds.kept), tuple(factors))
 
-    @property
-    def starts(self) -> Iterator[Place]:
-        """Yield the states, with the node that holds each, that attempts may still have to load."""
-        for attempt in self.attempts.values():
-            if not attempt.ended and attempt.position == attempt.start > 0:
-                yield attempt.node.holder(attempt.start), attempt.start
-
     def drain(self) -> list[Instruction]:
         """Stop every stage at its next step and start no more; requests stay."""
         self._draining = True
         for attempt in list(self.attempts.values()):
             if attempt.taken:
-                self._release(attempt)
+                self.open.release(attempt)
             elif not attempt.ended:
-                self._halt(attempt)
+                self.open.halt(attempt)
         return self._take()
 
     def dismiss(self) -> None:
         """Forget all workers, requests, and attempts of which nothing more can be heard."""
         for attempt in reversed(list(self.attempts.values())):
-            self._close(attempt)
-            self._release(attempt)
-        for trial in list(self._wanted):
-            self._withdraw(trial)
+            self.open.close(attempt)
+            self.open.release(attempt)
+        for trial in list(self.requests.waiting):
+            self.requests.withdraw(trial)
         self.placing.clear()
         self._unplaced = Unplaced()
         self.plan.forget_needs()
@@ -403,9 +388,14 @@ class Dispatcher:
         return not self.attempts
 
     @property
+    def attempts(self) -> Mapping[str, Attempt]:
+        """The attempts under way, by id."""
+        return self.open.by_id
+
+    @property
     def wanted(self) -> Mapping[int, Ordered[Node]]:
         """The nodes that each trial with live requests waits for, in the order of steps."""
-        return self._wanted
+        return self.requests.waiting
 
     # ---------------------------------------------------------------------- classes
 
@@ -427,7 +417,7 @@ class Dispatcher:
         self.frontier.moved(nodes, anew=numerics.in_keys)
         self._tell_class(lineage, sorted({trial for node in nodes for trial in node.requests}))
         answered = [node for node in nodes if node.requests and node.stop in node.metrics]
-        self._answer_requests(sorted(answered, key=lambda node: node.stop))
+        self._answer(sorted(answered, key=lambda node: node.stop))
 
     def _tell_class(self, node: Node, trials: Iterable[int]) -> None:
         """Have the class of a node noted for trials if keys name it."""
@@ -441,25 +431,14 @@ class Dispatcher:
         self.placing.retire(worker)
         for attempt in list(self.attempts.values()):
             if worker in attempt.workers and not attempt.ended:
-                self._halt(attempt)
+                self.open.halt(attempt)
 
     def _lent(self, event: Lent) -> None:
         self.placing.receive(event)
         for attempt in list(self.attempts.values()):
             is_withheld = any(map(self.placing.is_withheld, attempt.workers))
             if is_withheld and not attempt.ended:
-                self._halt(attempt)
-
-    def _halt(self, attempt: Attempt) -> None:
-        """Stop an attempt at its next step; the states that it does not make are wanted again."""
-        if not attempt.stopping:
-            attempt.become("stopping")
-            self._say(StopStage(attempt=attempt.id, worker=attempt.worker))
-
-    def _say(self, instruction: StopStage | SavePoint) -> None:
-        """Give a worker an instruction unless it is gone."""
-        if instruction.worker in self.slots:
-            self._out.append(instruction)
+                self.open.halt(attempt)
 
     def _worker_lost(self, event: WorkerLost) -> None:
         is_blameless = event.is_blameless or self.placing.is_leaving(event.worker)
@@ -469,8 +448,8 @@ class Dispatcher:
             blamed = [attempt for attempt in blamed if not self._outgrew(attempt, is_sure=False)]
         self.placing.lose(event.worker)
         for attempt in reversed(lost):
-            self._close(attempt)
-            self._release(attempt)
+            self.open.close(attempt)
+            self.open.release(attempt)
         blamed += self._without_lender(event.worker)
         for attempt in [] if is_blameless else blamed:
             self._blame(attempt, event.worker)
@@ -488,7 +467,7 @@ class Dispatcher:
             if not attempt.stopping:
                 attempt.become("stopping")
             # Also if it was told to stop before: it may wait for the lender in its present step.
-            self._say(StopStage(attempt=attempt.id, worker=attempt.worker, lost=worker))
+            self.open.say(StopStage(attempt=attempt.id, worker=attempt.worker, lost=worker))
         return blamed
 
     def _blame(self, attempt: Attempt, worker: str) -> None:
@@ -529,7 +508,7 @@ class Dispatcher:
             return
         if event.trainer_ended_at is not None:
             attempt.trainer_ended_at = event.trainer_ended_at
-        self._advance(attempt, event.step)
+        self.open.advance(attempt, event.step)
         self.placing.progressed(attempt, event.step, now)
         steps = event.step - attempt.start
         # Each time as many steps again: a long stage is measured early, and costs little.
@@ -548,21 +527,27 @@ class Dispatcher:
         attempt = self.attempts.get(event.attempt)
         if attempt is None:
             return
-        self._advance(attempt, event.step)
+        self.open.advance(attempt, event.step)
         attempt.saved = max(attempt.saved, event.step)
         node = attempt.node_at(event.step)
         if isinstance(event, Saved):
             node.checkpoints.add(event.step)
         rival = None
         if event.step == node.stop:
-            rival = self._attempt_on(node)
+            rival = self.open.on(node)
             self.frontier.settle(node)
         self._take_reports(attempt.leaf, event.reports)
         self.frontier.state_arrived(node)
         if rival is not None and rival is not attempt and not rival.ended:
-            self._shorten(rival)
+            self.open.shorten(rival)
         if attempt.ended and event.step >= attempt.position:
-            self._release(attempt)
+            self.open.release(attempt)
+
+    def _answer(self, nodes: list[Node]) -> None:
+        """Answer what is asked at nodes whose metrics are known now; shorten what trains for it."""
+        self._out.extend(self.requests.answer(nodes))
+        for node in nodes:
+            self.open.shorten_above(node)
 
     def _take_reports(self, node: Node, reports: Reports) -> None:
         """Keep metrics at or above a node and answer with them; what was recorded first stands."""
@@ -576,31 +561,7 @@ class Dispatcher:
             node.metrics.add(step, metrics)
             if step == node.stop and node.requests:
                 answered.append(node)
-        self._answer_requests(answered)
-
-    def _answer_requests(self, nodes: list[Node]) -> None:
-        """Answer what is asked at nodes, in the order of steps, whose metrics are known now."""
-        asking: dict[int, None] = {}
-        for node in nodes:
-            for trial in list(node.requests):
-                self.frontier.withdraw(node, trial)
-                asking[trial] = None
-        for trial in asking:
-            self._answer(trial)
-        for node in nodes:
-            self._shorten_above(node)
-
-    def _answer(self, trial: int) -> None:
-        """Deliver what a trial waits for, as far as it is known; later steps wait for earlier."""
-        nodes = self._wanted[trial]
-        known = 0
-        while known < len(nodes) and nodes[known].stop in nodes[known].metrics:
-            self._deliver(trial, nodes[known])
-            known += 1
-        if known == len(nodes):
-            del self._wanted[trial]
-        elif known:
-            self._wanted[trial] = nodes[known:]
+        self._answer(answered)
 
     def _save_missed(self, event: SaveMissed) -> None:
         attempt = self.attempts.get(event.attempt)
@@ -608,7 +569,7 @@ class Dispatcher:
             return
         if attempt.worker not in self.slots:
             return  # that a worker which is gone does not answer says nothing of its steps
-        self._advance(attempt, event.step)
+        self.open.advance(attempt, event.step)
         node = attempt.node_at(event.step)
         if node.stop == event.step and self.frontier.work(node).attempt == attempt.id:
             self.frontier.assign(node, None)
@@ -619,12 +580,12 @@ class Dispatcher:
             return
         if attempt.ended:
             if event.status == "lost":
-                self._release(attempt)
+                self.open.release(attempt)
             return
-        self._advance(attempt, event.step)
+        self.open.advance(attempt, event.step)
         self.placing.ended(attempt, event)
         is_blamed = attempt.has_begun and not attempt.stopping
-        self._close(attempt)
+        self.open.close(attempt)
         slot = self.slots.get(attempt.worker)
         if slot is not None and slot.queue and slot.queue[0].started is None:
             # Its worker will go on with it now, whenever that is heard of.
@@ -645,7 +606,7 @@ class Dispatcher:
             or nothing_to_save
             or is_saved
         ):
-            self._release(attempt)
+            self.open.release(attempt)
         if event.status == "lost" and attempt.lenders and is_blamed:
             # A lender is gone, which the driver may not have heard of yet.
             gone = (lender for lender in attempt.lenders if lender not in self.slots)
@@ -671,10 +632,10 @@ class Dispatcher:
         attempt = self.attempts.get(event.attempt)
         if attempt is None or attempt.ended:
             return
-        self._close(attempt)
+        self.open.close(attempt)
         attempt.become("taken")
         attempt.worker, attempt.lenders = "", ()
-        self._shorten(attempt)  # its trials may have withdrawn their requests since the launch
+        self.open.shorten(attempt)  # its trials may have withdrawn their requests since the launch
 
     def _found(self, event: Found) -> None:
         """Handle a state that another driver has made."""
@@ -683,14 +644,14 @@ class Dispatcher:
         node.checkpoints.add(event.step)
         rival = None
         if event.step == node.stop:
-            rival = self._attempt_on(node)
+            rival = self.open.on(node)
             self.frontier.settle(node)
         self._take_reports(node, event.reports)
         self.frontier.state_arrived(node)
         if rival is not None and rival.taken and rival.stop <= event.step:
-            self._release(rival)  # what others train beyond is not waited for
+            self.open.release(rival)  # what others train beyond is not waited for
         elif rival is not None and not rival.ended:
-            self._shorten(rival)
+            self.open.shorten(rival)
             if not rival.stopping:
                 self.frontier.assign(node, rival.id)  # what comes after it goes on from memory
 
@@ -704,11 +665,11 @@ class Dispatcher:
         attempt = self.attempts.get(event.attempt)
         if attempt is None:
             return
-        self._advance(attempt, event.step)
+        self.open.advance(attempt, event.step)
         is_blameless = event.is_out_of_memory and self._outgrew(attempt, is_sure=True)
-        self._close(attempt)
+        self.open.close(attempt)
         if is_blameless:
-            self._release(attempt)
+            self.open.release(attempt)
             return
         node = attempt.node_at(min(event.step + 1, attempt.leaf.stop))
         if node.is_alone:
@@ -718,7 +679,7 @@ class Dispatcher:
         for member in attempt.workers:
             for place in self.placing.raised(member, (node, event.step), event.message, now):
                 self.frontier.excuse(place, member)
-        self._release(attempt)
+        self.open.release(attempt)
         if self.placing.is_hopeless(node, event.step):
             failure = Failure(step=event.step, message=event.message, traceback=event.traceback)
             self._fail_node(node, failure)
@@ -740,128 +701,10 @@ class Dispatcher:
     def _fail_below(self, node: Node, failure: Failure) -> None:
         for below in list(self.frontier.needing(node)):
             for trial in list(below.requests):
-                self._fail_trial(trial, failure)
-            self._shorten_above(below)
-
-    def _fail_trial(self, trial: int, failure: Failure) -> None:
-        self._withdraw(trial)
-        self._out.append(
-            FailTrial(
-                trial=trial,
-                step=failure.step,
-                message=failure.message,
-                traceback=failure.traceback,
-            )
-        )
-
-    def _release(self, attempt: Attempt) -> None:
-        """Forget an attempt; what it did not make is wanted again."""
-        self.attempts.pop(attempt.id, None)
-        self.placing.leave(attempt)
-        for node in list(attempt.covered()):
-            if self.frontier.work(node).attempt == attempt.id:
-                self.frontier.assign(node, None)
-
-    def _advance(self, attempt: Attempt, step: Step) -> None:
-        """Set the position of an attempt, and count its steps that had been trained before."""
-        low = attempt.position
-        if step <= low:
-            return
-        attempt.position = step
-        self.placing.advanced(attempt)
-        for node in attempt.leaf.up():
-            if node.stop <= low:
-                return
-            first, last = max(low, node.start), min(step, node.stop)
-            if first < last:
-                work = self.frontier.work(node)
-                attempt.repeated += max(0, min(last, work.trained) - first)
-                work.trained = max(work.trained, last)
-
-    def _close(self, attempt: Attempt) -> None:
-        """End the training of an attempt: free its slot and count its steps."""
-        if not attempt.ended:
-            attempt.become("ended")
-            self.placing.leave(attempt)
-            self.steps_executed += attempt.trained_to - attempt.start
-            self.steps_repeated += attempt.repeated
-
-    def _attempt_on(self, node: Node) -> Attempt | None:
-        attempt_id = self.frontier.attempt_on(node)
-        return None if attempt_id is None else self.attempts.get(attempt_id)
-
-    def _attempts_above(self, node: Node) -> Iterator[Attempt]:
-        """Yield the attempts that end at a node or one of its ancestors."""
-        for above in node.up():
-            attempt = self._attempt_on(above)
-            is_open = attempt is not None and (attempt.taken or not attempt.ended)
-            if attempt is not None and is_open and attempt.node is above:
-                yield attempt
+                self._out.append(self.requests.fail(trial, failure))
+            self.open.shorten_above(below)
 
     # -------------------------------------------------------------------- requests
-
-    def _withdraw(self, trial: int) -> Node | None:
-        """Withdraw all that a trial asks for; return the last node of it."""
-        nodes = self._wanted.pop(trial, None)
-        if not nodes:
-            return None
-        for node in nodes:
-            if trial in node.requests:
-                self.frontier.withdraw(node, trial)
-        return nodes[-1]
-
-    def _deliver(self, trial: int, node: Node) -> None:
-        report = Report(trial=trial, step=node.stop, metrics=node.metrics[node.stop])
-        self._out.append(Deliver(report=report))
-
-    def _shorten_above(self, node: Node) -> None:
-        """Shorten the attempts on the way to a node to the steps that trials still want."""
-        for attempt in list(self._attempts_above(node)):
-            self._shorten(attempt)
-
-    def _shorten(self, attempt: Attempt) -> None:
-        """Shorten an attempt to the steps that trials still want."""
-        if attempt.stopping:
-            return
-        needed = (node for node in attempt.covered() if self._is_needed(node, attempt))
-        last = next(needed, None)
-        if attempt.taken:
-            if last is None:
-                self._release(attempt)
-            return
-        if last is not None:
-            self._end_at(attempt, last)
-            return
-        self._halt(attempt)
-
-    def _is_needed(self, node: Node, attempt: Attempt) -> bool:
-        work = self.frontier.work(node)
-        if work.attempt == attempt.id and (node.requests or work.pulls > 0):
-            return True
-        return node is attempt.node and any(
-            other.after == attempt.id and not other.stopping for other in self.attempts.values()
-        )
-
-    def _end_at(self, attempt: Attempt, node: Node) -> None:
-        if node is attempt.node:
-            return
-        for below in list(attempt.covered()):
-            if below is node:
-                break
-            self.frontier.assign(below, None)
-        attempt.node, attempt.stop = node, node.stop
-        self.placing.watch(attempt)
-        self._say(StopStage(attempt=attempt.id, worker=attempt.worker, at=node.stop))
-
-    def _split(self, top: Node, bottom: Node) -> None:
-        """Handle a split of an edge of the plan: a running stage saves its state where it parts."""
-        attempt = self._attempt_on(bottom)
-        if attempt is not None and attempt.start < top.stop and attempt.position < top.stop:
-            # Also one that is ending waits for its last state: work goes on from there.
-            self.frontier.work(top).attempt = attempt.id
-            if not attempt.ended and not attempt.stopping:
-                self._say(SavePoint(attempt=attempt.id, worker=attempt.worker, step=top.stop))
-        self.frontier.move(top, bottom)
 
     @property
     def is_held(self) -> bool:
@@ -872,8 +715,9 @@ class Dispatcher:
         if not self.is_held:
             self._out.extend(self.placing.fill(now))
             for attempt in self.placing.leaving(now):
-                self._halt(attempt)
+                self.open.halt(attempt)
 
     def _take(self) -> list[Instruction]:
-        out, self._out = self._out, []
+        out = self._out.copy()
+        self._out.clear()
         return out

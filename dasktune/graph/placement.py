@@ -284,8 +284,6 @@ class Placing:
         How long they will take.
     options
         How to decide.
-    attempts
-        All attempts under way by id; new ones are added to it.
     bind
         Chooses the numeric class of a stage's lineage; called with the class of the worker on
         which it is about to begin.
@@ -302,7 +300,6 @@ class Placing:
         frontier: Frontier,
         speeds: Speeds,
         options: DispatchOptions,
-        attempts: dict[str, Attempt],
         bind: Callable[[Node, NumericClass], None] = lambda node, numerics: None,
         may_place: Callable[[], bool] = lambda: True,
         policies: Iterable[type[Policy]] = (),
@@ -310,7 +307,8 @@ class Placing:
         self.frontier = frontier
         self.speeds = speeds
         self.options = options
-        self.attempts = attempts
+        self.attempts: dict[str, Attempt] = {}
+        """The attempts under way, by id."""
         self.matching = Matching(options.needs)
         self.loads = Loads(options.load_seconds)
         self.slots: dict[str, Slot] = {}

@@ -416,12 +416,12 @@ class RunView:
     @property
     def steps_executed(self) -> int:
         """Steps that attempts have trained that have ended."""
-        return self._dispatcher.steps_executed
+        return self._dispatcher.open.steps_executed
 
     @property
     def steps_repeated(self) -> int:
         """Those of them that had been trained before."""
-        return self._dispatcher.steps_repeated
+        return self._dispatcher.open.steps_repeated
 
     @property
     def steps_unsaved(self) -> int:
@@ -455,7 +455,7 @@ class RunView:
         These are the start states of attempts that may not have loaded them, and of the stage
         that comes next: or its start might be evicted each time before it is its turn.
         """
-        yield from self._dispatcher.starts
+        yield from self._dispatcher.open.starts
         following = self._dispatcher.frontier.best_ready()
         if following is not None:
             step = start_of(following)

@@ -813,7 +813,7 @@ def test_lowered_request_limits_training_and_reports() -> None:
     assert sorted(tuner.seen[1:]) == [[0, 3], [0, 5], [1, 3], [1, 5]]
     assert [one.steps for one in bench.trials.values()] == [5, 5]
     # This worker does not listen: the stages to step 6 had been given to it. None went to 8.
-    assert bench.dispatcher.steps_executed == 12
+    assert bench.dispatcher.open.steps_executed == 12
 
 
 def test_a_replay_compares_what_was_registered() -> None:

@@ -215,7 +215,7 @@ def test_fewer_living_trials_get_more_devices() -> None:
     assert bench.devices[1:4] == [((0, 1), (2, 2))] * 3
     assert bench.devices[4:] == [((0, 1),)] * 4
     assert [trial.steps for trial in bench.trials.values()] == [8, 4, 4, 4, 2, 2, 2, 2]
-    assert bench.dispatcher.steps_repeated == 0
+    assert bench.dispatcher.open.steps_repeated == 0
 
 
 def test_few_trials_begin_on_one_device_each() -> None:
@@ -257,7 +257,7 @@ def test_trials_keep_the_devices_of_the_steps_that_they_share() -> None:
     bench = Bench(4, Scale(max=4)).begin(Ladder((3, 2, 2), trials)).join().run()
     assert bench.devices[:2] == [((0, 1), (2, 2))] * 2
     assert sum(stop - start for _, _, start, stop in bench.trained) == 6 + 2 + 2 + 2
-    assert bench.dispatcher.steps_repeated == 0
+    assert bench.dispatcher.open.steps_repeated == 0
 
 
 def late(*steps: Step) -> Late:
@@ -280,7 +280,7 @@ def test_a_trial_known_beforehand_parts_from_a_saved_state(step: Step) -> None:
     bench = Bench(2, Scale(max=2)).begin(tuner).join().run()
     assert bench.trained[:3] == [(0.1, 1, 0, 2), (0.1, 2, 2, 4), (0.1, 2, 4, 8)]
     assert bench.trained[3:] == [(0.1, 2, step, 8)]
-    assert bench.dispatcher.steps_repeated == 0
+    assert bench.dispatcher.open.steps_repeated == 0
 
 
 def test_a_trunk_of_changing_devices_is_not_trained_twice() -> None:
@@ -346,7 +346,7 @@ def test_a_lost_stage_goes_on_from_its_last_state_with_fewer() -> None:
     assert bench.devices[0] == ((0, 1), (2, 4), (3, 2))
     assert bench.run().trials[0].steps == 8
     assert bench.trained[4:] == [(0.1, 2, 3, 4), (0.1, 2, 4, 8)]
-    assert bench.dispatcher.steps_repeated == 0
+    assert bench.dispatcher.open.steps_repeated == 0
 
 
 def test_the_last_worker_trains_alone_what_two_should() -> None:
@@ -392,7 +392,7 @@ def test_devices_that_do_not_pay_are_taken_back_at_once(monkeypatch: pytest.Monk
     assert bench.devices[0] == ((0, 1), (2, 4), (3, 1))
     assert bench.run().trials[0].steps == 8
     assert bench.trained[4:] == [(0.1, 1, 3, 4), (0.1, 1, 4, 8)]
-    assert bench.dispatcher.steps_repeated == 0
+    assert bench.dispatcher.open.steps_repeated == 0
 
 
 @pytest.mark.parametrize(("seconds", "least"), [(0.3, 1), (9.0, 1), (11.0, 2)])
@@ -458,7 +458,7 @@ def test_a_running_stage_gets_the_idle_workers() -> None:
     assert [row["devices"] for row in bench.rows] == [[[0, 1], [1, 4]]]
     assert bench.run().trials[0].steps == 8
     assert bench.trained == [(0.1, 4, 1, 2), (0.1, 4, 2, 4), (0.1, 4, 4, 8)]
-    assert bench.dispatcher.steps_repeated == 0
+    assert bench.dispatcher.open.steps_repeated == 0
 
 
 def test_a_stage_that_ends_before_it_is_stopped_keeps_one_device() -> None:
@@ -539,7 +539,7 @@ def test_a_trial_left_fewer_devices_grows_when_workers_return() -> None:
     end_early(bench, order, 2)
     assert bench.devices == [((0, 1), (1, 2), (2, 4))]
     assert bench.run().trials[0].steps == 8
-    assert bench.dispatcher.steps_repeated == 0
+    assert bench.dispatcher.open.steps_repeated == 0
 
 
 def test_devices_of_reported_steps_stay(monkeypatch: pytest.MonkeyPatch) -> None:

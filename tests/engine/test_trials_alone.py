@@ -76,7 +76,7 @@ def test_new_trials_are_trained_alone() -> None:
     bench.run()
     assert summary(bench.trials) == END
     assert {trial.alone for trial in bench.trials.values()} == {Alone()}
-    assert bench.dispatcher.steps_repeated == 2 * 2, "the 2 that were promoted began anew"
+    assert bench.dispatcher.open.steps_repeated == 2 * 2, "the 2 that were promoted began anew"
 
 
 SPACE = Space(lr=Float(0.1, 1.0))

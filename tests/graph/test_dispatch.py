@@ -133,7 +133,7 @@ def test_trial_alone_begins_each_stage_at_step_0() -> None:
     table.saved(2, 16)
     table.ended(2, 16)
     dispatcher = table.dispatcher
-    assert (dispatcher.steps_executed, dispatcher.steps_repeated) == (30, 14)
+    assert (dispatcher.open.steps_executed, dispatcher.open.steps_repeated) == (30, 14)
 
 
 def test_trial_alone_saves_where_reports_are_due() -> None:
@@ -244,7 +244,7 @@ def test_branch_ahead_of_a_running_stage_is_saved_at_its_start() -> None:
     assert table.ended(0, 9) == []
     table.saved(1, 9)
     table.ended(1, 9)
-    assert (table.dispatcher.steps_executed, table.dispatcher.steps_repeated) == (13, 0)
+    assert (table.dispatcher.open.steps_executed, table.dispatcher.open.steps_repeated) == (13, 0)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -265,7 +265,7 @@ def test_branch_behind_a_running_stage_uses_nearest_checkpoint(late: bool) -> No
     assert ran == [("run", 1, "w1", 2, 5, None), ("run", 2, "w1", 5, 9, 1)]
     table.saved(1, 5)
     table.ended(1, 5)
-    assert table.dispatcher.steps_repeated == 3
+    assert table.dispatcher.open.steps_repeated == 3
 
 
 def test_a_missed_save_says_how_far_the_stage_is() -> None:
@@ -278,7 +278,7 @@ def test_a_missed_save_says_how_far_the_stage_is() -> None:
     assert table.trial(turn(4, 2.0), 9) == [], "it is behind, too"
     assert table.trial(turn(6, 2.0), 9) == [("save", 0, 6)]
     table.tell(WorkerLost(worker="w0"))
-    assert table.dispatcher.steps_executed == 5
+    assert table.dispatcher.open.steps_executed == 5
 
 
 def test_metrics_of_a_running_stage_answer_an_earlier_step() -> None:
@@ -336,7 +336,7 @@ def test_stage_that_overshoots_its_new_end_keeps_its_steps() -> None:
     assert table.saved(0, 7, at=range(1, 8)) == [("deliver", 1, 4), ("stop", 1, None)]
     table.ended(1, 0, "stopped")
     assert table.extend(0, 9) == [("run", 2, "w0", 7, 9, None)]
-    assert table.dispatcher.steps_repeated == 0
+    assert table.dispatcher.open.steps_repeated == 0
 
 
 def test_a_lost_worker_costs_what_was_not_durable() -> None:
@@ -347,10 +347,10 @@ def test_a_lost_worker_costs_what_was_not_durable() -> None:
     table.saved(0, 2)
     table.progress(0, 3)
     assert table.tell(WorkerLost(worker="w0")) == [("run", 2, "w1", 2, 4, None)]
-    assert table.dispatcher.steps_executed == 3
+    assert table.dispatcher.open.steps_executed == 3
     assert table.saved(0, 4) == [], "what an old attempt says is dropped"
     table.ended(2, 4)
-    assert table.dispatcher.steps_repeated == 1
+    assert table.dispatcher.open.steps_repeated == 1
 
 
 def test_stages_of_a_worker_that_is_gone_wait_for_its_loss() -> None:
@@ -364,7 +364,7 @@ def test_stages_of_a_worker_that_is_gone_wait_for_its_loss() -> None:
     assert table.tell(SaveMissed(attempt="0-a", step=4)) == []
     assert table.saved(0, 2) == []
     assert table.tell(WorkerLost(worker="w0")) == [("run", 2, "w1", 2, 4, None)]
-    assert table.dispatcher.steps_executed == 3
+    assert table.dispatcher.open.steps_executed == 3
 
 
 def test_stage_behind_one_of_a_worker_that_is_gone_waits() -> None:
@@ -559,7 +559,7 @@ def test_a_state_without_metrics_is_evaluated() -> None:
     assert said(dispatcher.handle(saved, 0.0)) == [("deliver", 0, 4)]
     dispatcher.handle(TrainingEnded(attempt="0-a", step=4, status="trained"), 0.0)
     assert dispatcher.is_idle
-    assert dispatcher.steps_executed == 0
+    assert dispatcher.open.steps_executed == 0
 
 
 def test_an_evaluation_that_is_stopped_before_it_began_is_over() -> None:
@@ -809,7 +809,7 @@ def test_steps_of_a_found_state_count_as_repeated_if_it_goes() -> None:
     assert table.join("w0") == [("run", 0, "w0", 0, 6, None)]
     table.progress(0, 6)
     table.ended(0, 6)
-    assert table.dispatcher.steps_repeated == 2
+    assert table.dispatcher.open.steps_repeated == 2
 
 
 def test_taken_stage_without_requests_is_not_waited_for() -> None:
@@ -863,7 +863,7 @@ def test_omitted_state_answers_and_is_trained_again() -> None:
     assert table.extend(1, 6) == [("run", 1, "w0", 0, 4, None), ("run", 2, "w0", 4, 6, 1)]
     table.saved(1, 4)
     table.ended(1, 4)
-    assert (table.dispatcher.steps_executed, table.dispatcher.steps_repeated) == (8, 4)
+    assert (table.dispatcher.open.steps_executed, table.dispatcher.open.steps_repeated) == (8, 4)
 
 
 def test_new_branch_goes_on_in_memory_from_an_omitted_state() -> None:

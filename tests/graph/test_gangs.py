@@ -276,7 +276,7 @@ def test_gang_without_a_lender_stops_saved_and_goes_on(event: Event) -> None:
     assert table.tell(event) == [("stop", 0)]
     assert table.ends(0, 3, "stopped") == []
     assert table.tell(Saved(attempt="0-a", step=3)) == [(1, "w2", "w0")]
-    assert table.dispatcher.steps_repeated == 0
+    assert table.dispatcher.open.steps_repeated == 0
 
 
 def test_withheld_lender_is_busy_until_it_is_given_back() -> None:
@@ -302,7 +302,7 @@ def test_lost_lender_repeats_its_stage_only(is_told_first: bool) -> None:
         assert table.ends(0, 3, "lost") == [(1, "w2", "w0")]
     assert table.train(1, 8) == []
     assert not table.view.wanted
-    assert (table.dispatcher.steps_executed, table.dispatcher.steps_repeated) == (11, 3)
+    assert (table.dispatcher.open.steps_executed, table.dispatcher.open.steps_repeated) == (11, 3)
 
 
 def test_gang_is_told_which_lender_it_waits_for_in_vain() -> None:

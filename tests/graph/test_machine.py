@@ -537,7 +537,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     def evict_and_say_so(self, data: st.DataObject) -> None:
         """Evict a state that no stage is about to load, and send the event."""
         held = [(node, step) for node in self.dispatcher.plan for step in node.checkpoints]
-        starts = {(node.number, step) for node, step in self.dispatcher.starts}
+        starts = {(node.number, step) for node, step in self.dispatcher.open.starts}
         free = [(node, step) for node, step in held if (node.number, step) not in starts]
         if free:
             node, step = data.draw(st.sampled_from(free))
@@ -767,8 +767,8 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_counts_are_the_models(self) -> None:
-        assert self.dispatcher.steps_executed == self.executed_total
-        assert self.dispatcher.steps_repeated == self.repeated_total
+        assert self.dispatcher.open.steps_executed == self.executed_total
+        assert self.dispatcher.open.steps_repeated == self.repeated_total
 
     @invariant()
     def the_best_is_the_longest_of_the_highest_priority(self) -> None:

@@ -139,8 +139,8 @@ def test_stage_goes_on_where_it_ends_earlier() -> None:
     (stage,) = lab.stages.values()
     assert (stage.worker, stage.start, stage.stop) == ("fast 0", 2, STEPS)
     lab.end("fast 0", at=108.0)
-    assert lab.dispatcher.steps_repeated == 0
-    assert lab.dispatcher.steps_executed == 2 * STEPS
+    assert lab.dispatcher.open.steps_repeated == 0
+    assert lab.dispatcher.open.steps_executed == 2 * STEPS
     assert not lab.dispatcher.wanted
 
 

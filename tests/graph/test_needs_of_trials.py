@@ -113,7 +113,7 @@ def test_shared_stage_runs_for_one_trial_if_no_worker_fits_all() -> None:
     assert play.reported == {0, 1}
     ran = [(order.worker, order.start, order.stop) for order in play.orders]
     assert ran == [("big", 0, 4), ("big", 4, 9), ("gpu", 4, 9)]
-    assert play.dispatcher.steps_repeated == 0
+    assert play.dispatcher.open.steps_repeated == 0
 
 
 def test_stage_that_raises_is_tried_only_where_it_fits() -> None:
@@ -307,7 +307,7 @@ def test_every_trial_that_fits_some_worker_is_trained_once(
     for number, (_, needs) in enumerate(configured):
         if any(map(needs.fits, offers.values())):
             assert number in play.reported
-    assert play.dispatcher.steps_repeated == 0
+    assert play.dispatcher.open.steps_repeated == 0
     covered = [(order.node.number, order.start) for order in play.orders]
     assert len(covered) == len(set(covered))
     for order in play.orders:

@@ -177,7 +177,7 @@ def test_lineages_are_shared_out_among_the_classes() -> None:
     for order in play.orders:
         lineages.setdefault(int(order.node.sequences["lr"](0)), set()).add(order.worker)
     assert sorted(map(sorted, lineages.values())) == [["cpu"], ["gpu"]]
-    assert play.dispatcher.steps_repeated == 0
+    assert play.dispatcher.open.steps_repeated == 0
 
 
 def test_trial_that_joins_a_trunk_takes_its_class() -> None:
@@ -193,7 +193,7 @@ def test_trial_that_joins_a_trunk_takes_its_class() -> None:
     play.finish()
     assert {order.worker for order in play.orders} == {"gpu"}
     assert play.bound == {0: A100, 1: A100}
-    assert play.dispatcher.steps_repeated == 0
+    assert play.dispatcher.open.steps_repeated == 0
 
 
 def test_class_that_joins_in_mid_run_takes_no_begun_trial() -> None:
@@ -222,7 +222,7 @@ def test_states_of_the_plain_class_serve_no_other() -> None:
         play.join("w", numerics)
         play.extend(0)
         play.finish()
-        assert play.dispatcher.steps_executed == STEPS
+        assert play.dispatcher.open.steps_executed == STEPS
     third = Play(store)
     third.meet(A100)
     third.join("w", A100)
@@ -287,7 +287,7 @@ def test_class_of_a_trial_is_known_in_the_next_run() -> None:
     again.join("gpu", A100)
     again.finish()
     assert again.reported == {0, 1}
-    assert again.dispatcher.steps_executed == STEPS - 2 + STEPS - 3
+    assert again.dispatcher.open.steps_executed == STEPS - 2 + STEPS - 3
 
 
 def test_needs_hold_within_the_class() -> None:

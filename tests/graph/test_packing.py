@@ -213,7 +213,7 @@ def test_stages_share_a_device_once_that_pays() -> None:
     device.train()
     assert device.together[:LEAST_SAMPLES] == [1] * LEAST_SAMPLES
     assert device.together[-40:].count(3) >= 35
-    assert device.dispatcher.steps_executed == 120 * STEPS
+    assert device.dispatcher.open.steps_executed == 120 * STEPS
 
 
 def test_packed_models_tell_their_number_and_gain() -> None:
@@ -493,7 +493,7 @@ def test_kept_factor_waits_while_other_studies_share_the_cluster() -> None:
     device.go_on(device.dispatcher.handle(Lent(workers=None), device.now))
     assert len(device.running) == 6, "three on each device, once the other study has ended"
     device.train()
-    assert device.dispatcher.steps_executed == 30 * STEPS
+    assert device.dispatcher.open.steps_executed == 30 * STEPS
 
 
 def test_an_audit_has_a_device_alone_until_stages_may_share_it() -> None:

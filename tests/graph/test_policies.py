@@ -81,7 +81,7 @@ def test_trials_are_trained_whatever_is_left_out(policies: Sequence[type[Policy]
     run = Run(policies)
     run.train()
     assert sorted(run.delivered) == [0, 1, 2]
-    assert (run.dispatcher.steps_executed, run.dispatcher.steps_repeated) == (8, 0)
+    assert (run.dispatcher.open.steps_executed, run.dispatcher.open.steps_repeated) == (8, 0)
 
 
 def test_a_run_without_policies_has_none_of_their_effects() -> None:

@@ -94,7 +94,7 @@ class CountsLostWorkers(Attempts):
 
     def receive(self, message: StageMessage, now: float) -> list[Following]:
         if message.attempt in self._lost and isinstance(message, StageProgress):
-            self._view._dispatcher.steps_executed += 1
+            self._view._dispatcher.open.steps_executed += 1
         return super().receive(message, now)
 
 
@@ -126,10 +126,7 @@ class _DeafFrontier(Frontier):
 class TellsNoChildren(Dispatcher):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.frontier = _DeafFrontier(self.speeds.seconds_per_step)
-        self.placing = Placing(
-            *(self.frontier, self.speeds, self.options, self.attempts), policies=POLICIES
-        )
+        self.frontier.__class__ = _DeafFrontier  # others hold it already
 
 
 class SkipsUnrecordedStates(KnownStates):
