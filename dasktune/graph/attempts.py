@@ -31,50 +31,57 @@ FOLLOWING: Mapping[Phase, frozenset[Phase]] = {
 
 @dataclass(slots=True)
 class Attempt:
-    """One try at training a stage on one worker.
+    """One try at training a stage on one worker, or on several.
 
-    `node` is where it shall end and `leaf` where it was first sent to: it may be told to end
-    earlier after it has passed there. `position` is the last step it was heard of at, `repeated`
-    how many of its steps had been trained before, `kind` its worker's class. It has `begun` if its
-    worker has said so. Of one that is `uprooted` it is known that the state it starts from had
-    gone: that it does not find it says nothing of one that was saved there since. `timed_steps` are
-    its steps whose time has been learned from, `timed_seconds` that time. `trainer_ended_at` is the
-    last step that its trainer has trained if that has ended by itself. `heard_at` is the time of
-    the message that it was at `position`. One that stops so that its rest is trained by another
-    class `goes_to` that class; `reviewed` are its steps when that was last looked at because of its
-    progress, and it `knew` as many moves of speeds by then.
-
-    A stage that several devices train has *lenders*: workers of the class of its own worker, each
-    of which has left its devices to it and trains nothing else until the attempt has ended. Its
-    own worker has rank 0 and is the one that saves and reports; the others follow in this order.
-    The `hosts` of all of them are kept, since a worker that is gone has none.
+    Written by the dispatcher, the kernel of placement and `OpenAttempts`; policies only read it,
+    except for the two fields of `ComputeClasses`.
     """
 
     id: str
+    #: Where it shall end: before `leaf` if it was told so after it had been sent.
     node: Node
+    #: Where it was first sent to.
     leaf: Node
     start: Step
     stop: Step
+    #: The worker that saves and reports; empty once another driver trains its steps.
     worker: str
+    #: The attempt, by id, whose state it goes on from in memory.
     after: str | None
     launched: float
+    #: The last step of which the driver has heard.
     position: Step
     started: float | None = None
+    #: The last step whose state or metrics are durable.
     saved: Step = -1
+    #: Number of its steps that had been trained before.
     repeated: int = 0
     phase: Phase = "open"
+    #: Its worker has said that it has begun.
     begun: bool = False
+    #: The compute class of its worker.
     kind: str = ""
+    #: The state that it starts from was gone: that it does not find it says nothing of a state that
+    #: was saved there since.
     uprooted: bool = False
+    #: The steps whose time has been learned from, and that time.
     timed_steps: int = 0
     timed_seconds: float = 0.0
+    #: The time of the message with `position`.
     heard_at: float = 0.0
+    #: `ComputeClasses`: its steps, and how often speeds had moved, when it was last looked at.
     reviewed: Step = 0
     knew: int = -1
+    #: The class that shall train its rest, if it stops for that.
     goes_to: str = ""
+    #: Attempts are numbered as they are launched.
     order: int = 0
+    #: Workers of the class of its own worker that train it together with that, in the order of
+    #: ranks from 1 on. They get nothing else until it has ended.
     lenders: tuple[str, ...] = ()
+    #: The hosts of all its workers; a worker that is gone has none elsewhere.
     hosts: Mapping[str, str] = field(default_factory=dict)
+    #: The last step of its trainer, if that has ended by itself.
     trainer_ended_at: Step | None = None
 
     def become(self, phase: Phase) -> None:
@@ -132,19 +139,18 @@ QUEUE_LENGTH = 2
 
 @dataclass(slots=True)
 class Slot:
-    """A worker process of a compute class that runs one stage at a time.
-
-    `host` is empty if it is not known; `number` counts the workers that had joined by then. It is
-    `lent_to` the attempts, by id, that it trains together with the worker of each: one, and those
-    that carry it on. Whose state it holds is the node of the `last` one.
-    """
+    """A worker process of a compute class that runs one stage at a time."""
 
     worker: str
     kind: str = ""
+    #: Empty if it is not known.
     host: str = ""
+    #: The number of workers that had joined by then.
     number: int = 0
     queue: list[Attempt] = field(default_factory=list)
+    #: The attempts, by id, that it trains as a lender: one, and those that carry that on.
     lent_to: dict[str, Attempt] = field(default_factory=dict)
+    #: The node whose state it holds in memory.
     last: Node | None = None
 
 

@@ -47,7 +47,7 @@ from dasktune.graph.frontier import Failure, Frontier, Loss
 from dasktune.graph.kept_speeds import KeptMeasurements
 from dasktune.graph.matching import Unplaced
 from dasktune.graph.open_attempts import OpenAttempts
-from dasktune.graph.placement import Placing, Policy
+from dasktune.graph.placement import Placing, PolicyMaker
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.policies import POLICIES
 from dasktune.graph.requests import Requests
@@ -88,7 +88,7 @@ class Dispatcher:
         seeded_key: Callable[[int], str] | None = None,
         alone_key: str | None = None,
         speeds: Speeds | None = None,
-        policies: Iterable[type[Policy]] = POLICIES,
+        policies: Iterable[PolicyMaker] = POLICIES,
     ) -> None:
         self.options = options or DispatchOptions()
         self.speeds = speeds or Speeds()

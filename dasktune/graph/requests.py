@@ -32,7 +32,7 @@ class Requests:
         self._frontier.rank(nodes, trial, priority)
 
     def withdraw(self, trial: int) -> Node | None:
-        """Withdraw the request of a trial; return its last node, None if there was no request."""
+        """Withdraw the request of a trial, if it has one; return its last node."""
         nodes = self.waiting.pop(trial, None)
         if not nodes:
             return None

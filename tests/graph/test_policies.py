@@ -22,8 +22,8 @@ from dasktune.graph.events import (
     WorkersJoined,
 )
 from dasktune.graph.keys import root_key
-from dasktune.graph.placement import Policy
 from dasktune.graph.policies import POLICIES
+from dasktune.graph.policy import Policy
 from dasktune.graph.view import RunView
 from dasktune.sequences import Piecewise
 

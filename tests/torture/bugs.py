@@ -34,7 +34,8 @@ from dasktune.graph.events import (
     WorkerLost,
 )
 from dasktune.graph.frontier import Frontier
-from dasktune.graph.placement import Placing, Policy
+from dasktune.graph.open_attempts import OpenAttempts
+from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place, SearchPlan
 from dasktune.graph.policies import POLICIES
 from dasktune.graph.policies.fair_share import OwnWorkers
@@ -42,14 +43,21 @@ from dasktune.graph.policies.numeric_classes import OneNumericClass
 from dasktune.graph.policies.paused_workers import PausedWorkers
 from dasktune.graph.policies.several_workers import SeveralWorkers
 from dasktune.graph.policies.shared_devices import SharedDevices
+from dasktune.graph.policy import Policy
 from dasktune.storage.leases import HeldLeases, Lease
 from tests.torture.parts import Parts
 
 
-class KeepsAttempts(Dispatcher):
-    def _release(self, attempt: Attempt) -> None:
+class _KeptAttempts(OpenAttempts):
+    def release(self, attempt: Attempt) -> None:
         if attempt.ended and attempt.position == attempt.stop:
-            super()._release(attempt)
+            super().release(attempt)
+
+
+class KeepsAttempts(Dispatcher):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.open.__class__ = _KeptAttempts
 
 
 class TellsTwice(Engine):
@@ -67,16 +75,28 @@ class ForgetsRequests(Engine):
             self._make_known(self.trials[number])
 
 
-class CountsNoRepeatedSteps(Dispatcher):
-    def _close(self, attempt: Attempt) -> None:
+class _UncountedRepeats(OpenAttempts):
+    def close(self, attempt: Attempt) -> None:
         attempt.repeated = 0
-        super()._close(attempt)
+        super().close(attempt)
+
+
+class CountsNoRepeatedSteps(Dispatcher):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.open.__class__ = _UncountedRepeats
+
+
+class _LossySplits(Frontier):
+    def move(self, top: Node, bottom: Node) -> None:
+        top.checkpoints.discard(top.stop)
+        super().move(top, bottom)
 
 
 class LosesCheckpointsInSplits(Dispatcher):
-    def _split(self, top: Node, bottom: Node) -> None:
-        top.checkpoints.discard(top.stop)
-        super()._split(top, bottom)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.frontier.__class__ = _LossySplits
 
 
 class CountsLostWorkers(Attempts):
@@ -105,10 +125,16 @@ class ResumesFromFirstSnapshot(History):
         return [snapshots[0].payload, *records[1:]] if snapshots else records
 
 
-class ProtectsNoStarts(Dispatcher):
+class _UnknownStarts(OpenAttempts):
     @property
     def starts(self) -> Iterator[Place]:
         return iter(())
+
+
+class ProtectsNoStarts(Dispatcher):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.open.__class__ = _UnknownStarts
 
 
 class StaysDrained(Dispatcher):
@@ -126,7 +152,7 @@ class _DeafFrontier(Frontier):
 class TellsNoChildren(Dispatcher):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.frontier.__class__ = _DeafFrontier  # others hold it already
+        self.frontier.__class__ = _DeafFrontier
 
 
 class SkipsUnrecordedStates(KnownStates):
@@ -156,21 +182,19 @@ class _LongQueues(Placing):
 class QueuesThreeStages(Dispatcher):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.placing = _LongQueues(
-            *(self.frontier, self.speeds, self.options, self.attempts), policies=POLICIES
-        )
+        self.placing.__class__ = _LongQueues
 
 
 class KeepsQueueOfLostWorker(Dispatcher):
     def _worker_lost(self, event: WorkerLost) -> None:
         self.placing.lose(event.worker)
         for attempt in [each for each in self.attempts.values() if each.worker == event.worker][:1]:
-            self._close(attempt)
-            self._release(attempt)
+            self.open.close(attempt)
+            self.open.release(attempt)
 
 
 class BlamesNobody(Dispatcher):
-    def _blame(self, attempt: Attempt) -> None:
+    def _blame(self, attempt: Attempt, worker: str) -> None:
         return
 
 

@@ -5,7 +5,7 @@ To remove a policy: delete its file, its line here, and what shows its figures t
 
 from __future__ import annotations
 
-from dasktune.graph.placement import Policy
+from dasktune.graph.placement import PolicyMaker
 from dasktune.graph.policies.broken_workers import BrokenWorkers
 from dasktune.graph.policies.compute_classes import ComputeClasses
 from dasktune.graph.policies.fair_share import OwnWorkers
@@ -14,7 +14,7 @@ from dasktune.graph.policies.paused_workers import PausedWorkers
 from dasktune.graph.policies.several_workers import SeveralWorkers
 from dasktune.graph.policies.shared_devices import SharedDevices
 
-POLICIES: tuple[type[Policy], ...] = (
+POLICIES: tuple[PolicyMaker, ...] = (
     BrokenWorkers,
     PausedWorkers,
     OwnWorkers,

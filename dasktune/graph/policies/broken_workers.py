@@ -21,8 +21,9 @@ from itertools import chain
 
 from dasktune.graph.attempts import Attempt, Slot
 from dasktune.graph.events import WorkerJoined
-from dasktune.graph.placement import Placing, Policy
+from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place
+from dasktune.graph.policy import Policy
 from dasktune.types import Step
 
 IN_A_ROW = 3
@@ -78,7 +79,7 @@ class BrokenWorkers(Policy):
     """Gives stages to the workers that are trusted, as long as there are such."""
 
     def __init__(self, placing: Placing) -> None:
-        super().__init__(placing)
+        self.placing = placing
         self._conduct: dict[str, _Conduct] = {}
         self._aside: dict[str, None] = {}
 

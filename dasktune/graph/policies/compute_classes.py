@@ -18,8 +18,9 @@ from dasktune.graph.frontier import Group
 from dasktune.graph.market import Market, Terms, importance
 from dasktune.graph.matching import Wanted
 from dasktune.graph.moves import Moves
-from dasktune.graph.placement import Placing, Policy
+from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node
+from dasktune.graph.policy import Policy
 from dasktune.types import Step
 
 
@@ -33,7 +34,7 @@ class ComputeClasses(Policy):
     """
 
     def __init__(self, placing: Placing) -> None:
-        super().__init__(placing)
+        self.placing = placing
         self.market = Market(placing.frontier, placing.speeds, self._kinds_for, loads=placing.loads)
         self._moves = Moves(placing.frontier, placing.speeds, self.market, placing.attempts)
         self._sizes: dict[str, tuple[float, ...]] = {}

@@ -6,7 +6,8 @@ Which workers these are is decided in `dasktune.graph.shares`.
 from __future__ import annotations
 
 from dasktune.graph.events import Event, Lent
-from dasktune.graph.placement import Placing, Policy
+from dasktune.graph.placement import Placing
+from dasktune.graph.policy import Policy
 
 
 class OwnWorkers(Policy):
@@ -19,7 +20,7 @@ class OwnWorkers(Policy):
     """
 
     def __init__(self, placing: Placing) -> None:
-        super().__init__(placing)
+        self.placing = placing
         self.workers: frozenset[str] | None = None
 
     @property

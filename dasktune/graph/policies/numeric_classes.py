@@ -10,8 +10,9 @@ from collections.abc import Collection
 
 from dasktune.graph.attempts import Slot
 from dasktune.graph.events import WorkerJoined
-from dasktune.graph.placement import Placing, Policy
+from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node
+from dasktune.graph.policy import Policy
 from dasktune.needs import NumericClass
 
 
@@ -25,7 +26,7 @@ class OneNumericClass(Policy):
     """
 
     def __init__(self, placing: Placing) -> None:
-        super().__init__(placing)
+        self.placing = placing
         self.is_mixed = False
 
     @property

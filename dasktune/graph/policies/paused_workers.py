@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dasktune.graph.events import Event, Paused
-from dasktune.graph.placement import Placing, Policy
+from dasktune.graph.placement import Placing
+from dasktune.graph.policy import Policy
 
 
 class PausedWorkers(Policy):
@@ -16,7 +17,7 @@ class PausedWorkers(Policy):
     """
 
     def __init__(self, placing: Placing) -> None:
-        super().__init__(placing)
+        self.placing = placing
         self.workers: frozenset[str] = frozenset()
 
     @property

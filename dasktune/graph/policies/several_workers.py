@@ -33,8 +33,9 @@ from dasktune.graph.devices import DEVICES, devices_at
 from dasktune.graph.events import AuditsRun, Event, SavePoint, WorkerJoined
 from dasktune.graph.matching import Wanted
 from dasktune.graph.partings import parting, partings
-from dasktune.graph.placement import Placement, Placing, Policy
+from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node, Place
+from dasktune.graph.policy import Placement, Policy
 from dasktune.needs import Needs
 from dasktune.types import Step
 
@@ -74,7 +75,7 @@ class SeveralWorkers(Policy):
     gathers = True
 
     def __init__(self, placing: Placing) -> None:
-        super().__init__(placing)
+        self.placing = placing
         placing.frontier.workers_of = self._workers_of
         self.waiting: list[Node] = []
         self.kept: set[str] = set()

@@ -14,8 +14,9 @@ from dasktune.graph.attempts import Attempt, Slot
 from dasktune.graph.events import AuditsRun, Event, TrainingEnded, WorkerJoined
 from dasktune.graph.kept_speeds import KeptFactor, KeptMeasurements, Model
 from dasktune.graph.packing import FactorChange, PackedModel, PackingFactor, values_of
-from dasktune.graph.placement import Placing, Policy
+from dasktune.graph.placement import Placing
 from dasktune.graph.plan import Node
+from dasktune.graph.policy import Policy
 from dasktune.types import Step
 
 SHORTEST_SAMPLE = 1.0
@@ -100,7 +101,7 @@ class SharedDevices(Policy):
     prefers = True
 
     def __init__(self, placing: Placing) -> None:
-        super().__init__(placing)
+        self.placing = placing
         self.changes: list[FactorChange] = []
         self._is_shared = False
         self._model_of = placing.speeds.model_of
