@@ -57,6 +57,7 @@ LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
         ("_dashboard", "the page of a study: live from a web server, or in a file as the report"),
         ("doctor", "checks of cluster, store and database before a study runs"),
         ("testing", "conformance tests for users' own tuners and predictors"),
+        ("abc", "all interfaces on one page"),
     ),
     (("cli", "the command line, one file for each command"),),
     (("__main__", "`python -m dasktune`"),),
