@@ -11,10 +11,10 @@ from figures import Figure, main
 from simulated import engine_of, runner_of
 
 import dasktune as dt
-from dasktune._driver.scaling import usable_slots
+from dasktune._driver.worker_demand import usable_slots
 from dasktune._engine.timeouts import CLAIM_SECONDS
-from dasktune.graph.events import Lent
-from dasktune.graph.shares import Claim, Lending, even_shares
+from dasktune.graph.events import Granted
+from dasktune.graph.fair_shares import Claim, StudyShares, even_shares
 from dasktune.simulate.jobs import Mishaps
 from dasktune.simulate.runner import SimulatedRunner
 from dasktune.traces.timing import Overheads
@@ -49,27 +49,27 @@ class SimulatedStudy:
     runner: SimulatedRunner
     weight: float
     is_here: bool = True
-    lent: frozenset[str] | None = frozenset()
+    granted: frozenset[str] | None = frozenset()
     given_back: frozenset[str] = frozenset()
     used: list[float] = field(default_factory=list)
     due: list[float] = field(default_factory=list)
 
-    def claim(self, lending: Lending, now: float) -> Claim:
-        """Claim workers at time `now`, and use those that are lent."""
+    def claim(self, shares: StudyShares, now: float) -> Claim:
+        """Claim workers at time `now`, and use those that are granted."""
         self.runner.now = now
         view = self.runner.engine.view
         most = len(view.slots)
         usable = usable_slots(view, now, left=self.runner.engine.to_begin, most=most)
         claim = Claim(workers=usable, weight=self.weight)
         busy = frozenset(name for name, slot in view.slots.items() if slot.queue)
-        self.use(lending.claim(self.name, claim, now, busy))
+        self.use(shares.claim(self.name, claim, now, busy))
         return claim
 
-    def use(self, lent: frozenset[str]) -> None:
+    def use(self, granted: frozenset[str]) -> None:
         """Use these workers alone."""
-        if lent != self.lent:
-            self.lent = lent
-            self.runner.tell(Lent(workers=lent))
+        if granted != self.granted:
+            self.granted = granted
+            self.runner.tell(Granted(workers=granted))
 
     def gives_back(self) -> bool:
         """Whether it has left a worker since the last call that it must return."""
@@ -90,9 +90,9 @@ class SharedCluster:
     def __init__(self, studies: Sequence[SimulatedStudy], workers: int) -> None:
         self.studies = studies
         self.workers = workers
-        self.lending = Lending()
+        self.shares = StudyShares()
         for index in range(workers):
-            self.lending.join(f"w{index}", 0.0)
+            self.shares.join(f"w{index}", 0.0)
 
     def run(self, seconds: float, away: tuple[float, float]) -> None:
         """Run all; the last study is away from one time to another."""
@@ -102,14 +102,14 @@ class SharedCluster:
             was_here, last.is_here = last.is_here, not away[0] <= second < away[1]
             if was_here and not last.is_here:
                 last.use(frozenset())
-                self.lending.leave(last.name, second)
+                self.shares.leave(last.name, second)
             self._claim_all(second)
             second += CLAIM_SECONDS
             self._run_until(second)
 
     def _claim_all(self, now: float) -> None:
         here = [study for study in self.studies if study.is_here]
-        claims = {study.name: study.claim(self.lending, now) for study in here}
+        claims = {study.name: study.claim(self.shares, now) for study in here}
         shares = even_shares(claims, self.workers)
         for study in self.studies:
             study.used.append(float(study.busy) if study.is_here else 0.0)
@@ -128,7 +128,7 @@ class SharedCluster:
             study = self.studies[place]
             study.runner.advance(at)
             if study.is_here and study.gives_back():
-                study.claim(self.lending, at)
+                study.claim(self.shares, at)
 
 
 def study_of(place: int, workers: int, trials: int, seed: int) -> SimulatedStudy:
@@ -144,7 +144,7 @@ def study_of(place: int, workers: int, trials: int, seed: int) -> SimulatedStudy
         mishaps=Mishaps(straggling=0.3, drop=0.0, seed=seed + place),
         overheads=OVERHEADS,
     )
-    runner.tell(Lent(workers=frozenset()))  # until the first claim is answered
+    runner.tell(Granted(workers=frozenset()))  # until the first claim is answered
     space = dt.Space(lr=dt.Float(0.0, 1.0))
     runner.begin(dt.algos.ASHA(space, trials=trials, max_steps=MAX_STEPS, eta=3, seed=seed + place))
     return SimulatedStudy(name=f"study-{place}", runner=runner, weight=WEIGHTS[place])

@@ -1,8 +1,8 @@
 """Shares the workers of a cluster between the studies that run there, on its scheduler.
 
 All drivers of a cluster are connected to its scheduler, and it knows when one of them is gone. So
-the workers are lent there: each driver claims, every second, as many as it can use. This module is
-light, since schedulers import it.
+the workers are granted there: each driver claims, every second, as many as it can use. Schedulers
+import this module, so it is light.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from distributed import Client, Scheduler, SchedulerPlugin
 from dasktune._cluster.scheduler import add_plugin
 from dasktune._engine.timeouts import SCHEDULER_ANSWER_SECONDS, SILENT_SECONDS
 from dasktune.errors import ConfigurationError
-from dasktune.graph.shares import AwaitedStage, Claim, Lending
+from dasktune.graph.fair_shares import AwaitedStage, Claim, StudyShares
 
 NAME = "dasktune-arbiter"
 CLAIM = "dasktune_claim"
@@ -28,7 +28,7 @@ class ArbiterPlugin(SchedulerPlugin):
 
     Parameters
     ----------
-    lending
+    shares
         Decides who has which workers.
     silent_seconds
         How long a run that claims nothing keeps its workers.
@@ -38,13 +38,13 @@ class ArbiterPlugin(SchedulerPlugin):
     idempotent = True
 
     def __init__(
-        self, lending: Lending | None = None, silent_seconds: float = SILENT_SECONDS
+        self, shares: StudyShares | None = None, silent_seconds: float = SILENT_SECONDS
     ) -> None:
-        self.lending = lending or Lending()
+        self.shares = shares or StudyShares()
         self._silent_seconds = silent_seconds
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Begin to lend."""
+        """Begin to grant workers."""
         self._scheduler = scheduler
         self._clients: dict[str, str] = {}
         self._heard: dict[str, float] = {}
@@ -62,13 +62,13 @@ class ArbiterPlugin(SchedulerPlugin):
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Lend a worker that is new."""
-        self.lending.join(worker, time.monotonic())
+        self.shares.join(worker, time.monotonic())
 
     def remove_worker(
         self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any
     ) -> None:
         """Lend a worker no more."""
-        self.lending.lose(worker, time.monotonic())
+        self.shares.lose(worker, time.monotonic())
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Take back the workers of a driver that is gone."""
@@ -88,7 +88,7 @@ class ArbiterPlugin(SchedulerPlugin):
         wanted: Collection[str] | None = None,
         least: int = 1,
     ) -> dict[str, object]:
-        """Answer a run's claim: see `dasktune.graph.shares.Lending.claim`.
+        """Answer a run's claim: see `dasktune.graph.fair_shares.StudyShares.claim`.
 
         Parameters
         ----------
@@ -104,7 +104,7 @@ class ArbiterPlugin(SchedulerPlugin):
         Returns
         -------
         dict
-            ``lent``: the workers that the run may use, None for all; ``runs``: how many runs
+            ``granted``: the workers that the run may use, None for all; ``runs``: how many runs
             there are. ``problem`` instead if the claim is malformed, as any client may send one.
         """
         try:
@@ -117,7 +117,7 @@ class ArbiterPlugin(SchedulerPlugin):
         self._clients[str(run)], self._heard[str(run)] = str(client), now
         for silent in [name for name, at in self._heard.items() if now - at > self._silent_seconds]:
             self.leave(silent)
-        lent = self.lending.claim(
+        granted = self.shares.claim(
             str(run),
             claim,
             now,
@@ -131,14 +131,14 @@ class ArbiterPlugin(SchedulerPlugin):
             None if wanted is None else frozenset(map(str, wanted)),
         )
         runs = len(self._clients)
-        return {"lent": None if runs == 1 else sorted(lent), "runs": runs}
+        return {"granted": None if runs == 1 else sorted(granted), "runs": runs}
 
     def leave(self, run: str) -> None:
         """Take back the workers of a run that has ended."""
         if self._clients.pop(run, None) is not None:
             del self._heard[run]
             self._runs = {name: other for name, other in self._runs.items() if other != run}
-            self.lending.leave(run, time.monotonic())
+            self.shares.leave(run, time.monotonic())
 
 
 def add_arbiter(client: Client) -> bool:

@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster, Nanny
 
 from dasktune._cluster import fork_server
 from dasktune._worker.gpus import VISIBLE, shared_out, sharing_problems, visible_gpus
-from dasktune._worker.sharing import SHARED_DEVICE
+from dasktune._worker.shared_device import SHARED_DEVICE
 from dasktune.errors import ClusterError, ConfigurationError, refuse
 
 LOCAL_SETTINGS = {

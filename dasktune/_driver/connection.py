@@ -47,7 +47,7 @@ from dasktune._worker.plugin import (
     run_stage,
 )
 from dasktune.errors import ClusterError, InternalError
-from dasktune.graph.events import Lent, RunStage, SaveMissed, WorkerJoined, WorkerLost
+from dasktune.graph.events import Granted, RunStage, SaveMissed, WorkerJoined, WorkerLost
 from dasktune.graph.view import AttemptView
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class AttemptFinished:
 Claims = Callable[[str, Mapping[str, float]], dict[str, float] | None]
 """Returns the Dask resources that a stage with such needs occupies on a worker."""
 
-ClusterMessage = WorkerMessage | WorkerJoined | WorkerLost | SaveMissed | AttemptFinished | Lent
+ClusterMessage = WorkerMessage | WorkerJoined | WorkerLost | SaveMissed | AttemptFinished | Granted
 """What is heard of a cluster while a study runs there."""
 
 

@@ -14,14 +14,14 @@ from typing import Any
 from distributed import Client
 
 from dasktune._cluster.arbiter import CLAIM, LEAVE, add_arbiter
-from dasktune._driver.scaling import WorkerDemand
 from dasktune._driver.shared_stages import NoSharing, SharedStages
+from dasktune._driver.worker_demand import WorkerDemand
 from dasktune._engine.timeouts import (
     CLAIM_SECONDS,
     SCHEDULER_ANSWER_SECONDS,
     UNANSWERED_SECONDS,
 )
-from dasktune.graph.events import Lent, WorkerJoined
+from dasktune.graph.events import Granted, WorkerJoined
 from dasktune.graph.packing import stand_ins
 from dasktune.graph.view import RunView
 
@@ -38,13 +38,13 @@ class FairShare:
     run
         Names the run.
     weight
-        See `dasktune.graph.shares.Claim`.
+        See `dasktune.graph.fair_shares.Claim`.
     put
-        Takes a `Lent` when other workers may be used than before; called from a thread.
+        Takes a `Granted` when other workers may be used than before; called from a thread.
     """
 
     def __init__(
-        self, view: RunView, *, run: str, weight: float, put: Callable[[Lent], None]
+        self, view: RunView, *, run: str, weight: float, put: Callable[[Granted], None]
     ) -> None:
         self._view = view
         self._run = run
@@ -53,7 +53,7 @@ class FairShare:
         self._client: Client | None = None
         self._claim: dict[str, object] = {}
         self._given_back: frozenset[str] = frozenset()
-        self._lent: frozenset[str] | None = None
+        self._granted: frozenset[str] | None = None
         self._due = 0.0
         self._now = 0.0
         self._unanswered: float | None = None
@@ -62,17 +62,17 @@ class FairShare:
         self._thread: threading.Thread | None = None
 
     def use(self, client: Client, joined: Iterable[WorkerJoined]) -> None:
-        """Claim from the scheduler of this client from now on; `lent` is its first answer.
+        """Claim from the scheduler of this client from now on; `granted` is its first answer.
 
         Parameters
         ----------
         client
             Connected to the scheduler.
         joined
-            The workers that are ready. Until the first are known, the run is lent none: one that
+            The workers that are ready. Until the first are known, the run is granted none: one that
             joins may share its device with a worker of another study.
         """
-        self._client, self._lent = client if add_arbiter(client) else None, None
+        self._client, self._granted = client if add_arbiter(client) else None, None
         self._unanswered = None
         if self._client is None:
             return
@@ -90,9 +90,9 @@ class FairShare:
             self._thread.start()
 
     @property
-    def lent(self) -> Lent:
+    def granted(self) -> Granted:
         """The last answer; all workers before the first."""
-        return Lent(workers=self._lent)
+        return Granted(workers=self._granted)
 
     def turn(
         self, now: float, demand: Callable[[], WorkerDemand], sharing: SharedStages | NoSharing
@@ -123,7 +123,7 @@ class FairShare:
             "least": needed.least,
             # A device is given back once all its workers are done with their stages.
             "busy": [*self._view.busy_claims],
-            # A device that workers share is lent as a whole, by the worker that stands for it.
+            # A device that workers share is granted as a whole, by the worker that stands for it.
             "usable": [*self._view.claimable],
             "holder": sharing.holder,
             "awaits": sharing.awaited(),
@@ -142,7 +142,7 @@ class FairShare:
         while self._wake.wait() and not self._is_closed:
             self._wake.clear()
             if self._ask_once():
-                self._put(self.lent)
+                self._put(self.granted)
 
     def _ask_once(self) -> bool:
         """Claim; return whether other workers may be used than before."""
@@ -153,35 +153,35 @@ class FairShare:
         if answer is None:
             return self._runs_out_of_patience()
         self._unanswered = None
-        lent = None if answer["lent"] is None else frozenset(answer["lent"])
-        if lent == self._lent:
+        granted = None if answer["granted"] is None else frozenset(answer["granted"])
+        if granted == self._granted:
             return False
-        if (lent is None) != (self._lent is None):
+        if (granted is None) != (self._granted is None):
             others = answer["runs"] - 1
             logger.info(
                 "this run has all workers"
-                if lent is None
+                if granted is None
                 else f"this run shares the workers of the cluster with {others} more"
             )
-        self._lent = lent
+        self._granted = granted
         return True
 
     def _runs_out_of_patience(self) -> bool:
         """Use all workers if no claim was answered for long; return whether that is new.
 
-        The last answer may have lent none, and nobody would lend more: the run would never end.
+        The last answer may have granted none, and nobody would grant more: the run would never end.
         """
         if self._unanswered is None:
             self._unanswered = self._now
         silent_seconds = self._now - self._unanswered
-        if self._lent is None or silent_seconds < UNANSWERED_SECONDS:
+        if self._granted is None or silent_seconds < UNANSWERED_SECONDS:
             return False
         logger.warning(
             "the scheduler has not answered for %.0f s how many workers this run may use: it uses "
             "all of them now, as if it were alone",
             silent_seconds,
         )
-        self._lent = None
+        self._granted = None
         return True
 
     def _ask(self, operation: str, **message: object) -> Mapping[str, Any] | None:
@@ -198,4 +198,4 @@ class FairShare:
         except Exception as error:  # noqa: BLE001 - the next claim may be answered
             logger.debug("the scheduler does not answer a claim: %s", error)
             return None
-        return answer if isinstance(answer, Mapping) and "lent" in answer else None
+        return answer if isinstance(answer, Mapping) and "granted" in answer else None

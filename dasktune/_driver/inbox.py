@@ -11,14 +11,14 @@ from dasktune._driver.lost_workers import LookUpEnded
 from dasktune._driver.reuse import CommitsRead
 from dasktune._driver.stage_keys import KeysHashed
 from dasktune._worker.messages import LeaveAnnounced, WorkerMessage
-from dasktune.graph.events import Lent, SaveMissed, Tick, WorkerJoined, WorkerLost, WorkersJoined
+from dasktune.graph.events import Granted, SaveMissed, Tick, WorkerJoined, WorkerLost, WorkersJoined
 
 OtherMessage = (
     WorkerMessage
     | WorkerLost
     | SaveMissed
     | AttemptFinished
-    | Lent
+    | Granted
     | LeaseMessage
     | KeysHashed
     | LookUpEnded
@@ -51,7 +51,7 @@ def joins_together(messages: Iterable[InboxMessage]) -> list[TurnMessage]:
         match message:
             case WorkerJoined():
                 joined.append(message)
-            case WorkerLost() | LeaveAnnounced() | LookUpEnded() | Lent():
+            case WorkerLost() | LeaveAnnounced() | LookUpEnded() | Granted():
                 ordered += [*_event_of(joined), *others, message]
                 joined, others = [], []
             case _:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dasktune._cluster.pools import WorkerPool
-from dasktune._driver.scaling import MOST, open_stages, running_steps, yet_to_begin
+from dasktune._driver.worker_demand import MOST, open_stages, running_steps, yet_to_begin
 from dasktune._engine.timeouts import OTHER_NODE_SECONDS
 from dasktune.graph.matching import Wanted
 from dasktune.graph.view import RunView
@@ -49,7 +49,7 @@ class PoolDemand:
         pools
             The pools, the preferred one first.
         now, left
-            As for `dasktune._driver.scaling.usable_slots`.
+            As for `dasktune._driver.worker_demand.usable_slots`.
         """
         self._learn(view, pools, now)
         together = {pool.name: _together(view, pool) for pool in pools}

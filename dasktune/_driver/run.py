@@ -88,7 +88,7 @@ class StudyRun:
     kept_elsewhere
         Returns the keys of the states that other studies of the database keep.
     weight
-        See `dasktune.graph.shares.Claim`.
+        See `dasktune.graph.fair_shares.Claim`.
     keeper
         Keeps what the run measures.
     numerics

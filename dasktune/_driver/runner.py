@@ -57,10 +57,10 @@ from dasktune._driver.refused_resumes import RefusedResume, ResumeRefusedError
 from dasktune._driver.retention.evict import Evictor, NoEvictor
 from dasktune._driver.retention.kept_ends import KeptEnds
 from dasktune._driver.reuse import CommitReader, CommitsRead, KnownStates
-from dasktune._driver.scaling import WorkerDemand, demand_of
 from dasktune._driver.shared_stages import NoSharing, SharedStages
 from dasktune._driver.stage_keys import KeysHashed, StageKeys
 from dasktune._driver.waiting import aside_text, unmet_needs, unmet_needs_text
+from dasktune._driver.worker_demand import WorkerDemand, demand_of
 from dasktune._engine.engine import Engine
 from dasktune._engine.limits import Meter
 from dasktune._engine.outcome import Outcome, RunAssessment, RunPrediction
@@ -79,7 +79,7 @@ from dasktune.graph.devices import without_devices
 from dasktune.graph.events import (
     AuditsRun,
     Event,
-    Lent,
+    Granted,
     Paused,
     RunStage,
     SaveMissed,
@@ -156,7 +156,7 @@ class DaskRunner:
     audits
         Train some steps again, and compare; None trains none.
     weight
-        See `dasktune.graph.shares.Claim`.
+        See `dasktune.graph.fair_shares.Claim`.
     classes
         Tells workers apart by their numeric classes.
     keep
@@ -262,7 +262,7 @@ class DaskRunner:
             self._meet(joined)
             self._take(begin(self._now(), len(joined)))
             self._refuse_unmet([event.offer for event in joined])
-            self._tell(self._share.lent)
+            self._tell(self._share.granted)
             self._let_join(joined)
             self._carry_out()
             while not (self._engine.finished and self._engine.view.is_idle):
@@ -360,7 +360,7 @@ class DaskRunner:
                     self._follow(self._attempts.receive(stage_message, self._now()))
             case AttemptFinished():
                 self._future_done(message.attempt)
-            case SaveMissed() | Lent() | Tick():
+            case SaveMissed() | Granted() | Tick():
                 self._tell(message)
             case PredictionAnswer():
                 self._predicted(message)
@@ -603,7 +603,7 @@ class DaskRunner:
             self._worker_left(worker, is_blameless=True)
         self._forget_news()
         joined = self._open(self._patience)
-        self._tell(self._share.lent)
+        self._tell(self._share.granted)
         self._let_join(joined)
         return True
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from dasktune.graph.curves import Curves
 from dasktune.graph.events import RunStage, TrainingEnded
 from dasktune.graph.keys import BLOCK_STEPS, Mark
 from dasktune.graph.plan import Node
+from dasktune.graph.value_cache import ValueCache
 from dasktune.types import Sequences, Step
 
 CHANGES_PER_TURN = 4096
@@ -58,7 +58,7 @@ class StageKeys:
         self._waiting: dict[str, RunStage] = {}
         self._jobs: dict[Node, _Job] = {}
         """By the node in which each begins."""
-        self._curves = Curves()  # the thread's own: those of the plan are the loop's
+        self._value_cache = ValueCache()  # the thread's own: those of the plan are the loop's
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="dasktune-keys")
 
     def turn(self) -> None:
@@ -111,7 +111,7 @@ class StageKeys:
     def _compute(self, order: RunStage) -> bool:
         """Compute keys of a stage if they are few; return whether all are known."""
         known = order.node.known_position(order.stop)
-        marks = _marks(order.node.sequences, known, _cuts(order, known), order.node.curves)
+        marks = _marks(order.node.sequences, known, _cuts(order, known), order.node.value_cache)
         before = self._left
         while known.step < order.stop and before - self._left < BLOCK_STEPS and self._left > 0:
             known = next(marks)
@@ -134,7 +134,7 @@ class StageKeys:
         """Return the next positions; runs in the thread."""
         marks: list[Mark] = []
         left = CHANGES_PER_JOB
-        for mark in _marks(sequences, known, cuts, self._curves):
+        for mark in _marks(sequences, known, cuts, self._value_cache):
             marks.append(mark)
             left -= mark.changes
             if left <= 0:
@@ -149,10 +149,10 @@ def _cuts(order: RunStage, known: Mark) -> list[Step]:
 
 
 def _marks(
-    sequences: Sequences, known: Mark, cuts: Collection[Step], curves: Curves
+    sequences: Sequences, known: Mark, cuts: Collection[Step], value_cache: ValueCache
 ) -> Iterator[Mark]:
     """Yield positions after a known one, and at each of the cuts."""
     for cut in cuts:
-        for mark in known.chain.marks(sequences, known.step, cut, curves):
+        for mark in known.chain.marks(sequences, known.step, cut, value_cache):
             yield mark
         known = mark

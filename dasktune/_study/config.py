@@ -16,8 +16,8 @@ from dasktune._study.folder import from_folder
 from dasktune.errors import ConfigurationError, name_problems, refuse, shown, unknown
 from dasktune.graph.attempts import LOAD_SECONDS, LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.audits import SHARE, audit_problems
+from dasktune.graph.fair_shares import weight_problems
 from dasktune.graph.save_policy import SavePolicy
-from dasktune.graph.shares import weight_problems
 from dasktune.mirror import Logger
 from dasktune.needs import NO_NEEDS, GivenNeeds, Needs, NeedsFunction, needs_from, needs_problems
 from dasktune.storage.layout import slug

@@ -59,7 +59,7 @@ from dasktune._worker.messages import (
 from dasktune._worker.peers import LenderLostError, Lenders
 from dasktune._worker.printed import PrintedLines, Printer
 from dasktune._worker.rank import RankTraining
-from dasktune._worker.sharing import begin_peak, free_unused, peak_bytes
+from dasktune._worker.shared_device import begin_peak, free_unused, peak_bytes
 from dasktune.errors import (
     CorruptCheckpointError,
     InternalError,

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from dasktune._worker.gpus import has_gpus_of_its_own, sees_too_many
-from dasktune._worker.sharing import shares_device
+from dasktune._worker.shared_device import shares_device
 from dasktune.errors import ClusterError, refuse
 from dasktune.graph.keys import Chain
 from dasktune.needs import Needs

@@ -51,7 +51,7 @@ from dasktune._worker.messages import (
     unpacked,
 )
 from dasktune._worker.outbox import Outbox
-from dasktune._worker.sharing import describe_sharing
+from dasktune._worker.shared_device import describe_sharing
 from dasktune.trainer.gpu_memory import take_gpu_memory_as_needed
 from dasktune.trainer.isolation import give_own_generator
 

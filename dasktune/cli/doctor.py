@@ -66,11 +66,13 @@ def _client(
     folder: Path, checked: CheckedStudy, cluster: ClusterFlags, jobs: SlurmFlags
 ) -> AbstractContextManager[Any]:
     """Return a client of the cluster that the flags, and ``dasktune.toml``, name."""
-    from dasktune.cli.target import place_of
+    from dasktune.cli.target import run_settings
     from dasktune.doctor.diagnosis import local_cluster
 
-    place = place_of(folder, given(cluster))
-    connect = place.connecting(folder, given(jobs))
-    if place.is_local:
-        return local_cluster(checked, place.local_workers, place.local_gpus, place.most_per_gpu)
+    settings = run_settings(folder, given(cluster))
+    connect = settings.connecting(folder, given(jobs))
+    if settings.is_local:
+        return local_cluster(
+            checked, settings.local_workers, settings.local_gpus, settings.most_per_gpu
+        )
     return connect()

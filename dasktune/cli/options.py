@@ -78,7 +78,7 @@ SlurmText = Annotated[str | None, typer.Option(help="As for sbatch.")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFlags:
-    """The cluster that runs a study: fields of `dasktune.cli.target.Place`."""
+    """The cluster that runs a study: fields of `dasktune.cli.target.RunSettings`."""
 
     workers: Annotated[
         str | None,
@@ -142,7 +142,7 @@ class SlurmFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutFlags:
-    """Longest times of a run's parts, in seconds: fields of `dasktune.cli.target.Place`."""
+    """Longest times of a run's parts, in seconds: fields of `dasktune.cli.target.RunSettings`."""
 
     step_timeout: Annotated[
         float | None,
@@ -156,7 +156,7 @@ class TimeoutFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFlags:
-    """The audits of a run: fields of `dasktune.cli.target.Place`."""
+    """The audits of a run: fields of `dasktune.cli.target.RunSettings`."""
 
     audit: Annotated[
         float | None,
@@ -166,7 +166,7 @@ class AuditFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFlags:
-    """The log of a run: fields of `dasktune.cli.target.Place`."""
+    """The log of a run: fields of `dasktune.cli.target.RunSettings`."""
 
     log_file: Annotated[
         str | None, typer.Option(metavar="PATH", help="Append to this what happens.")

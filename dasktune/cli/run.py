@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from dasktune._study.study import Study
-    from dasktune.cli.target import Place
+    from dasktune.cli.target import RunSettings
 
 Connecting = Callable[[], "AbstractContextManager[Client | None]"]
 
@@ -120,30 +120,30 @@ def run(
     jobs need.
     """
     from dasktune._engine.limits import Limits
-    from dasktune.cli.target import place_of
+    from dasktune.cli.target import run_settings
     from dasktune.logs import configure
 
     failures = {"alike_failures": None} if keep_going else {}
     if allow_changes and not dashboard:
         raise ConfigurationError("--allow-changes must come with --dashboard")
     limits_of_run = Limits(**given(limits), **failures)
-    place = place_of(file.parent, given(cluster, timeouts, audits, log))
-    connect, timeouts_of_run = place.connecting(file.parent, given(jobs)), place.timeouts()
+    settings = run_settings(file.parent, given(cluster, timeouts, audits, log))
+    connect, timeouts_of_run = settings.connecting(file.parent, given(jobs)), settings.timeouts()
     _check_writable(report)
-    with configure(*place.log):
+    with configure(*settings.log):
         study, tuner = open_study(file, config)
         optimize = partial(
             study.optimize,
             tuner,
-            workers=place.local_workers,
-            gpus_per_worker=place.local_gpus,
-            trials_per_gpu=place.most_per_gpu,
+            workers=settings.local_workers,
+            gpus_per_worker=settings.local_gpus,
+            trials_per_gpu=settings.most_per_gpu,
             limits=limits_of_run,
             timeouts=timeouts_of_run,
             progress=progress,
             check=check,
             allow_failed_check=allow_failed_check,
-            audit=place.audit,
+            audit=settings.audit,
             transfer=transfer,
         )
         if retry_failed:
@@ -153,7 +153,7 @@ def run(
         if dashboard:
             local = {"workers": None, "gpus_per_worker": None, "trials_per_gpu": 1}
             optimize = partial(optimize, **local)
-            optimize = partial(_with_page, study, place, optimize, allows_changes=allow_changes)
+            optimize = partial(_with_page, study, settings, optimize, allows_changes=allow_changes)
         _optimize(study, optimize, connect)
     page = None if no_report else study.report(report)
     raise typer.Exit(_print_results(study, page, as_json=as_json))
@@ -188,7 +188,7 @@ def _optimize(study: Study, optimize: Callable[..., None], client: Connecting) -
 
 def _with_page(
     study: Study,
-    place: Place,
+    settings: RunSettings,
     optimize: Callable[..., None],
     *,
     client: Client | None,
@@ -200,12 +200,12 @@ def _with_page(
     from dasktune._driver.run import cluster_of, gpus_per_local_worker
 
     needs = study.results.options.needs
-    gpus = gpus_per_local_worker(client, place.local_gpus, place.most_per_gpu, needs)
+    gpus = gpus_per_local_worker(client, settings.local_gpus, settings.most_per_gpu, needs)
     with (
         served(
             study.study_config.database_url, study.name, allows_changes=allows_changes
         ) as address,
-        cluster_of(client, place.local_workers, gpus, place.most_per_gpu) as connected,
+        cluster_of(client, settings.local_workers, gpus, settings.most_per_gpu) as connected,
     ):
         typer.echo(f"page: {address}", err=True)
         if connected.dashboard_link:

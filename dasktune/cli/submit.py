@@ -24,7 +24,7 @@ from dasktune.cli.options import (
     open_study,
     print_json,
 )
-from dasktune.cli.target import place_of
+from dasktune.cli.target import run_settings
 from dasktune.errors import ConfigurationError, InternalError, refuse
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def _pools(folder: Path, run_options: Mapping[str, Any]) -> dict[str, SlurmOptio
     cluster, jobs = group_of(ClusterFlags, run_options), group_of(SlurmFlags, run_options)
     timeouts, log = group_of(TimeoutFlags, run_options), group_of(LogFlags, run_options)
     audits = group_of(AuditFlags, run_options)
-    place = place_of(folder, given(cluster, timeouts, audits, log))
-    return place.slurm_pools(folder, given(jobs))
+    settings = run_settings(folder, given(cluster, timeouts, audits, log))
+    return settings.slurm_pools(folder, given(jobs))
 
 
 def _all_at_once(*makers: Callable[[], Any]) -> list[Any]:

@@ -35,7 +35,7 @@ OF_SCHEDULER = ("tls_ca", "tls_cert", "tls_key", "insecure")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RunSettings:
     """The place that runs a study, checked as far as possible before anything starts.
 
     Parameters
@@ -187,13 +187,13 @@ class Place:
                 yield f"{_flag(name)} must be a text, got {getattr(self, name)!r}"
 
 
-def place_of(folder: Path, flags: Mapping[str, Any]) -> Place:
+def run_settings(folder: Path, flags: Mapping[str, Any]) -> RunSettings:
     """Return the place that runs the study file of a folder.
 
     Parameters
     ----------
     folder
-        The folder of ``dasktune.toml``; its table ``[run]`` has the fields of `Place`.
+        The folder of ``dasktune.toml``; its table ``[run]`` has the fields of `RunSettings`.
     flags
         Values that win over the file's; None counts as not given. If flags name a cluster, all
         options of the file about another cluster are ignored.
@@ -204,7 +204,7 @@ def place_of(folder: Path, flags: Mapping[str, Any]) -> Place:
         If the file cannot be read or the values are refused: all problems at once.
     """
     table = table_of(folder, TABLE)
-    known = [field.name for field in fields(Place)]
+    known = [field.name for field in fields(RunSettings)]
     refuse(
         f"{FILE}: [{TABLE}]: {unknown('option', name, known)}"
         for name in table
@@ -217,7 +217,7 @@ def place_of(folder: Path, flags: Mapping[str, Any]) -> Place:
     for name in _of_other_places(table, given):
         table.pop(name, None)
     try:
-        return Place(**{**table, **given})
+        return RunSettings(**{**table, **given})
     except ConfigurationError as error:
         if not table:
             raise

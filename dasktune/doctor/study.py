@@ -18,7 +18,7 @@ from dasktune._study.create import config_of, open_in, opening_with
 from dasktune._study.study import Study
 from dasktune._worker.hardware import describe_worker
 from dasktune._worker.job import JobPlan, open_job
-from dasktune._worker.sharing import describe_sharing
+from dasktune._worker.shared_device import describe_sharing
 from dasktune.doctor.facts import TrainerFacts
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.checkpoints import CheckpointStore

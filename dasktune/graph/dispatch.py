@@ -21,8 +21,8 @@ from dasktune.graph.events import (
     Evicted,
     Failed,
     Found,
+    Granted,
     Instruction,
-    Lent,
     Omitted,
     Paused,
     Progress,
@@ -331,8 +331,8 @@ class Dispatcher:
                 self._forget_state(event.node, event.step)
             case StoreCrowded():
                 self.frontier.order(deepest_first=event.is_crowded)
-            case Lent():
-                self._lent(event)
+            case Granted():
+                self._granted(event)
             case Paused() | AuditsRun():
                 self.placing.receive(event)
             case Tick():
@@ -433,7 +433,7 @@ class Dispatcher:
             if worker in attempt.workers and not attempt.ended:
                 self.open.halt(attempt)
 
-    def _lent(self, event: Lent) -> None:
+    def _granted(self, event: Granted) -> None:
         self.placing.receive(event)
         for attempt in list(self.attempts.values()):
             is_withheld = any(map(self.placing.is_withheld, attempt.workers))

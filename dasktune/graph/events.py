@@ -272,7 +272,7 @@ class StoreCrowded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lent:
+class Granted:
     """The study may use these workers alone, since it shares the cluster with other studies.
 
     What it trains on others ends at its next step, as on a worker that leaves.
@@ -330,7 +330,7 @@ Event = (
     | TrainedElsewhere
     | Evicted
     | StoreCrowded
-    | Lent
+    | Granted
     | Paused
     | AuditsRun
     | Tick

@@ -23,7 +23,7 @@ from typing import Any
 
 from dasktune.graph.matching import Wanted
 from dasktune.graph.plan import NONE as NO_NEEDS
-from dasktune.graph.plan import Node, Place
+from dasktune.graph.plan import Node, NodeStep
 from dasktune.graph.tree import StageTree, stage_tree_of
 from dasktune.types import Step
 
@@ -307,9 +307,9 @@ class Frontier:
             return None
         return work.failed
 
-    def got_past(self, place: Place) -> bool:
-        """Whether the step after a place was trained at some time."""
-        node, step = place
+    def got_past(self, at: NodeStep) -> bool:
+        """Whether the step after `at` was trained at some time."""
+        node, step = at
         return self.work(node.holder(step + 1)).trained > step
 
     def forgive(self, node: Node) -> None:
@@ -523,9 +523,9 @@ class Frontier:
         work.tries = {**work.tries, step: work.tries.get(step, 0) + 1}
         self._raised[node] = None
 
-    def excuse(self, place: Place, worker: str) -> None:
-        """Take back an error after a place: its worker is put aside, so it proves nothing."""
-        node, step = place
+    def excuse(self, at: NodeStep, worker: str) -> None:
+        """Take back an error after `at`: its worker is put aside, so it proves nothing."""
+        node, step = at
         work = self.work(node.holder(step + 1))
         proving = tuple(gang for gang in work.errors.get(step, ()) if worker not in gang)
         work.errors = {**work.errors, step: proving}

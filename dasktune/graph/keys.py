@@ -19,8 +19,8 @@ from operator import itemgetter, ne
 from typing import NamedTuple
 
 from dasktune.errors import InternalError
-from dasktune.graph.curves import Curves, unpack
 from dasktune.graph.devices import spans
+from dasktune.graph.value_cache import ValueCache, unpack
 from dasktune.types import Sequences, Step, Value
 
 DIGEST_NBYTES = 16
@@ -30,7 +30,7 @@ _PACK_LENGTH = struct.Struct(">Q").pack
 BLOCK_STEPS = 1024
 """Most steps that are evaluated together where values change at every step."""
 
-_NOT_KEPT = Curves(0)  # it keeps nothing, so threads may share it
+_NOT_KEPT = ValueCache(0)  # it keeps nothing, so threads may share it
 _ONE_STEP = _PACK_LENGTH(1)
 
 
@@ -109,7 +109,7 @@ def runs(sequences: Sequences, start: Step, stop: Step) -> Iterator[tuple[Step, 
 
 
 def _blocks(
-    sequences: Sequences, start: Step, stop: Step, curves: Curves, lead: bytes = b""
+    sequences: Sequences, start: Step, stop: Step, value_cache: ValueCache, lead: bytes = b""
 ) -> Iterator[tuple[Step, list[bytes]]]:
     """Yield ``(until, rows)``: the values at each step of a block, or the values of all of it.
 
@@ -118,12 +118,12 @@ def _blocks(
     single step.
     """
     for until, named in spans(sequences, start, stop):
-        yield from _blocks_of(named, start, until, curves, lead)
+        yield from _blocks_of(named, start, until, value_cache, lead)
         start = until
 
 
 def _blocks_of(
-    sequences: Sequences, start: Step, stop: Step, curves: Curves, lead: bytes
+    sequences: Sequences, start: Step, stop: Step, value_cache: ValueCache, lead: bytes
 ) -> Iterator[tuple[Step, list[bytes]]]:
     """Yield the blocks of `_blocks` where the number of devices stays the same."""
     ordered = sorted(sequences.items())
@@ -147,7 +147,7 @@ def _blocks_of(
             columns: dict[int, Iterable[bytes]] = {}
             for index, end in enumerate(ends):
                 if end <= step + 1:
-                    values = curves.values(functions[index], step, until)
+                    values = value_cache.values(functions[index], step, until)
                     parts[index], columns[index] = _encoded(names[index], values)
             yield until, _rows(lead, parts, columns)
             ends = [max(end, until) for end in ends]
@@ -229,16 +229,16 @@ class Chain:
             yield blake2b(body, digest_size=DIGEST_NBYTES).hexdigest()
 
     def advance(
-        self, sequences: Sequences, start: Step, stop: Step, curves: Curves = _NOT_KEPT
+        self, sequences: Sequences, start: Step, stop: Step, value_cache: ValueCache = _NOT_KEPT
     ) -> Chain:
         """Return the position at `stop`, this one being the position at `start`."""
         end = self
-        for mark in self.marks(sequences, start, stop, curves):
+        for mark in self.marks(sequences, start, stop, value_cache):
             end = mark.chain
         return end
 
     def marks(
-        self, sequences: Sequences, start: Step, stop: Step, curves: Curves = _NOT_KEPT
+        self, sequences: Sequences, start: Step, stop: Step, value_cache: ValueCache = _NOT_KEPT
     ) -> Iterator[Mark]:
         """Yield the positions on the way from `start` to `stop`, and there.
 
@@ -254,7 +254,7 @@ class Chain:
             Keeps the values for other trials.
         """
         chain, step = self, start
-        for until, rows in _blocks(sequences, start, stop, curves, _ONE_STEP):
+        for until, rows in _blocks(sequences, start, stop, value_cache, _ONE_STEP):
             if len(rows) == 1 and step + 1 < until:
                 chain = chain.extend(rows[0], until - step)
             else:

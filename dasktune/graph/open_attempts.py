@@ -12,7 +12,7 @@ from dasktune.graph.attempts import Attempt
 from dasktune.graph.events import Instruction, SavePoint, StopStage
 from dasktune.graph.frontier import Frontier
 from dasktune.graph.placement import Placing
-from dasktune.graph.plan import Node, Place
+from dasktune.graph.plan import Node, NodeStep
 from dasktune.types import Step
 
 
@@ -36,7 +36,7 @@ class OpenAttempts:
         self.steps_repeated = 0
 
     @property
-    def starts(self) -> Iterator[Place]:
+    def starts(self) -> Iterator[NodeStep]:
         """Yield the states, with the node that holds each, that attempts may still have to load."""
         for attempt in self.by_id.values():
             if not attempt.ended and attempt.position == attempt.start > 0:

@@ -24,7 +24,7 @@ from dasktune.graph.events import Event, RunStage, SavePoint, TrainingEnded, Wor
 from dasktune.graph.frontier import Frontier, start_of
 from dasktune.graph.loads import Loads
 from dasktune.graph.matching import Matching, Wanted
-from dasktune.graph.plan import Node, Place
+from dasktune.graph.plan import Node, NodeStep
 from dasktune.graph.policy import Placement, Policy
 from dasktune.graph.speeds import Speeds
 from dasktune.needs import NumericClass
@@ -325,8 +325,8 @@ class Placing:
             dues.append(self._ends.first_due(now))
         return min((due for due in dues if due is not None), default=None)
 
-    def raised(self, worker: str, place: Place, message: str, now: float) -> list[Place]:
-        """Note that the step after a place raised on a worker.
+    def raised(self, worker: str, at: NodeStep, message: str, now: float) -> list[NodeStep]:
+        """Note that the step after `at` raised on a worker.
 
         Returns
         -------
@@ -334,8 +334,8 @@ class Placing:
             The places at which an error of this worker is no evidence against the trial.
         """
         self._counts.clear()
-        answers = [policy.raised(worker, place, message, now) for policy in self.policies]
-        return [place for places in answers for place in places]
+        answers = [policy.raised(worker, at, message, now) for policy in self.policies]
+        return [each for answer in answers for each in answer]
 
     def is_hopeless(self, node: Node, step: Step) -> bool:
         """Whether the step after `step` raised so often that its trials fail."""

@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from dasktune.errors import InternalError
-from dasktune.graph.curves import Curves
 from dasktune.graph.devices import DEVICES, devices_of
 from dasktune.graph.keys import BLOCK_STEPS, Chain, Mark, Positions, encode_at, root_key
 from dasktune.graph.known import Measured, Steps
+from dasktune.graph.value_cache import ValueCache
 from dasktune.needs import NO_NEEDS, Needs, NumericClass
 from dasktune.sequences import first_difference
 from dasktune.types import Metrics, Sequences, Step
@@ -72,7 +72,6 @@ class Node:
         "_inside",
         "checkpoints",
         "children",
-        "curves",
         "is_alone",
         "metrics",
         "model_rank",
@@ -85,6 +84,7 @@ class Node:
         "sequences",
         "start",
         "stop",
+        "value_cache",
     )
 
     def __init__(
@@ -101,7 +101,7 @@ class Node:
         self.passing = 0
         self.needs: frozenset[Needs] = NONE
         self.model_rank: float | None = None
-        self.curves: Curves = Curves() if parent is None else parent.curves
+        self.value_cache: ValueCache = ValueCache() if parent is None else parent.value_cache
         self.is_alone: bool = parent is not None and parent.is_alone
         self.numerics: NumericClass | None = None if parent is None else parent.numerics
         self._end: Chain | None = None
@@ -157,7 +157,7 @@ class Node:
             raise InternalError(f"{self!r} has no position to start from")
         chain = nearest.chain
         keeps = step < self.stop or step - nearest.step > BLOCK_STEPS
-        for mark in chain.marks(self.sequences, nearest.step, step, self.curves):
+        for mark in chain.marks(self.sequences, nearest.step, step, self.value_cache):
             chain = mark.chain
             if keeps:
                 self._keep(mark)
@@ -286,8 +286,8 @@ def on_class(needs: frozenset[Needs], numerics: NumericClass | None) -> frozense
     return frozenset(each.on(numerics) for each in needs or (NO_NEEDS,))
 
 
-Place = tuple[Node, Step]
-"""The place of a state in the plan: its node, or a node below it, and its step."""
+NodeStep = tuple[Node, Step]
+"""A state in the plan: its node, or a node below it, and its step."""
 
 
 @dataclass(slots=True)
@@ -352,7 +352,7 @@ class SearchPlan:
         self.alone_key = alone_key or key
         self.merge = merge
         self.paths: dict[int, Path] = {}
-        self.curves = Curves()
+        self.value_cache = ValueCache()
         """The values of the curves of all trials."""
         self._roots: dict[tuple[int | None, int], Node] = {}
         self._seeds: dict[Node, int] = {}
@@ -558,7 +558,11 @@ class SearchPlan:
             home = self._of_class[root, numerics] = Node(self._count, None, (0, 0), {})
             self._count += 1
             self._seeds[home] = self._seeds[root]
-            home.curves, home.is_alone, home.numerics = self.curves, root.is_alone, numerics
+            home.value_cache, home.is_alone, home.numerics = (
+                self.value_cache,
+                root.is_alone,
+                numerics,
+            )
             home.checkpoints.add(0)
             home._end = root.chain_at(0).named(numerics.facts)
         return home
@@ -630,7 +634,7 @@ class SearchPlan:
         if root is None:
             root = self._roots[owner, seed] = Node(self._count, None, (0, 0), {})
             self._seeds[root] = seed
-            root.curves, root.is_alone = self.curves, is_alone
+            root.value_cache, root.is_alone = self.value_cache, is_alone
             self._count += 1
             root.checkpoints.add(0)
             key = self._seeded_key(seed) if seed else self.root_key

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from dasktune.graph.attempts import Attempt, Slot
 from dasktune.graph.events import Event, SavePoint, TrainingEnded, WorkerJoined
 from dasktune.graph.kept_speeds import KeptFactor, KeptMeasurements
-from dasktune.graph.plan import Node, Place
+from dasktune.graph.plan import Node, NodeStep
 from dasktune.needs import NumericClass
 from dasktune.types import Step
 
@@ -101,8 +101,8 @@ class Policy:
     def ended_well(self, worker: str) -> None:
         """Note a worker that has trained a stage as it should."""
 
-    def raised(self, worker: str, place: Place, message: str, now: float) -> Collection[Place]:
-        """Note that the step after a place raised on a worker.
+    def raised(self, worker: str, at: NodeStep, message: str, now: float) -> Collection[NodeStep]:
+        """Note that the step after `at` raised on a worker.
 
         Returns
         -------

@@ -18,7 +18,7 @@ from dasktune.graph.invariants import violations
 from dasktune.graph.kept_speeds import KeptMeasurements
 from dasktune.graph.matching import Wanted
 from dasktune.graph.packing import FactorChange, PackedModel
-from dasktune.graph.plan import Node, Place, SearchPlan, nodes_along
+from dasktune.graph.plan import Node, NodeStep, SearchPlan, nodes_along
 from dasktune.graph.policies.broken_workers import Aside, BrokenWorkers
 from dasktune.graph.policies.paused_workers import PausedWorkers
 from dasktune.graph.policies.several_workers import SeveralWorkers
@@ -449,7 +449,7 @@ class RunView:
                     break
         return max(0, left - self.steps_unsaved)
 
-    def needed_states(self) -> Iterator[Place]:
+    def needed_states(self) -> Iterator[NodeStep]:
         """Yield the states that must not be evicted.
 
         These are the start states of attempts that may not have loaded them, and of the stage

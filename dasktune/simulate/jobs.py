@@ -12,7 +12,7 @@ import numpy as np
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node
 from dasktune.needs import Offer
-from dasktune.simulate.sharing import SharedDevice
+from dasktune.simulate.shared_pace import SharedDevice
 from dasktune.traces.timing import Pace
 from dasktune.types import Step
 

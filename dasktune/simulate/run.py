@@ -43,7 +43,7 @@ from dasktune.simulate.pool import (
 )
 from dasktune.simulate.result import Simulation
 from dasktune.simulate.runner import Conditions, SimulatedRunner
-from dasktune.simulate.sharing import Together, together_problems
+from dasktune.simulate.shared_pace import Together, together_problems
 from dasktune.space import contradictions
 from dasktune.traces.classes import pool_on
 from dasktune.traces.timing import EvenPace, Overheads

@@ -38,7 +38,7 @@ from dasktune.simulate.incumbents import Incumbents
 from dasktune.simulate.jobs import Held, Mishaps, SimulatedJob, Worker
 from dasktune.simulate.pool import Values, offers_of
 from dasktune.simulate.result import Happening
-from dasktune.simulate.sharing import SharedDevice, SharedPace, Together, totals_of
+from dasktune.simulate.shared_pace import SharedDevice, SharedPace, Together, totals_of
 from dasktune.traces.timing import Overheads, Pace
 from dasktune.types import Extend, Sequences, Step
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from dasktune._cluster.pools import PoolStatus, WorkerPool
 from dasktune._engine.timeouts import RESUBMIT_SECONDS
 from dasktune.needs import Offer
+from dasktune.slurm.demand import Demand
 from dasktune.slurm.options import SlurmOptions
-from dasktune.slurm.scaling import Demand
 
 logger = logging.getLogger(__name__)
 

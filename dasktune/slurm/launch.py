@@ -25,7 +25,7 @@ from dasktune.errors import ConfigurationError
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 SHARED_DEVICE = "DASKTUNE_DEVICE"
-"""As in `dasktune._worker.sharing`, which imports much."""
+"""As in `dasktune._worker.shared_device`, which imports much."""
 
 WORKER = "distributed.cli.dask_worker"
 """The module of the worker command."""

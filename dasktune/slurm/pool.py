@@ -18,8 +18,8 @@ from dasktune._cluster.pools import WorkerPool
 from dasktune._engine.timeouts import JOB_LIST_SECONDS
 from dasktune.errors import ClusterError
 from dasktune.slurm.commands import job_states, words
+from dasktune.slurm.demand import drain
 from dasktune.slurm.job_pool import PENDING, JobPool
-from dasktune.slurm.scaling import drain
 
 logger = logging.getLogger(__name__)
 

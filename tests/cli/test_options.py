@@ -23,7 +23,7 @@ from dasktune.cli.options import (
     given,
 )
 from dasktune.cli.submit import DriverFlags
-from dasktune.cli.target import Place
+from dasktune.cli.target import RunSettings
 from dasktune.slurm import SlurmOptions
 from dasktune.slurm.submit import DriverOptions
 
@@ -58,10 +58,10 @@ def test_given_leaves_out_options_without_a_value() -> None:
 @pytest.mark.parametrize(
     ("group", "kind"),
     [
-        (ClusterFlags, Place),
-        (TimeoutFlags, Place),
-        (AuditFlags, Place),
-        (LogFlags, Place),
+        (ClusterFlags, RunSettings),
+        (TimeoutFlags, RunSettings),
+        (AuditFlags, RunSettings),
+        (LogFlags, RunSettings),
         (SlurmFlags, SlurmOptions),
     ],
 )
@@ -71,7 +71,7 @@ def test_fields_of_a_group_are_fields_of_its_value(group: Any, kind: Any) -> Non
 
 def test_groups_cover_all_fields_that_run_and_submit_can_set() -> None:
     groups = (ClusterFlags, TimeoutFlags, AuditFlags, LogFlags)
-    assert set().union(*map(names, groups)) == names(Place)
+    assert set().union(*map(names, groups)) == names(RunSettings)
     assert names(LimitFlags) == names(Limits) - {"alike_failures"}, "--keep-going sets that"
     assert {f"driver_{name}" for name in names(DriverOptions)} - names(DriverFlags) == {
         "driver_prologue"

@@ -15,7 +15,7 @@ import dask
 import pytest
 
 import dasktune as dt
-from dasktune.cli.target import Place, place_of
+from dasktune.cli.target import RunSettings, run_settings
 from dasktune.sequences import Constant
 from tests.holding import wait_until
 from tests.pages import blocks, python_blocks
@@ -108,11 +108,11 @@ def test_page_commands_start_an_encrypted_cluster_for_a_study(folder: Folder) ->
 def test_the_page_lists_each_key_of_the_table(tmp_path: Path) -> None:
     (toml,) = blocks("clusters.md", "toml")
     (tmp_path / "dasktune.toml").write_text(toml)
-    assert place_of(tmp_path, {}).step_timeout == 600
+    assert run_settings(tmp_path, {}).step_timeout == 600
     table = PAGE[PAGE.index("| key |") :]
     listed = {
         name.replace("-", "_")
         for row in table.splitlines()
         for name in re.findall(r"`([a-z-]+)`", row.split("|")[1] if "|" in row else "")
     }
-    assert listed == {one.name for one in fields(Place)}
+    assert listed == {one.name for one in fields(RunSettings)}

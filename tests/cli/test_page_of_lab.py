@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from dasktune.cli import app
 from dasktune.cli.study_file import load
-from dasktune.cli.target import place_of
+from dasktune.cli.target import run_settings
 from tests.pages import python_blocks
 from tests.study_folder import working_in
 from tests.unlike_workers import unlike_workers
@@ -48,7 +48,7 @@ def test_files_of_the_lab_can_be_read(lab: Path) -> None:
     settings = yaml.safe_load((lab / "dask.yaml").read_text())["distributed"]
     assert settings["worker"] == {"daemon": False}
     assert settings["scheduler"]["worker-ttl"] == "60s"
-    assert place_of(lab, {}).scheduler_file == str(lab / "scheduler.json")
+    assert run_settings(lab, {}).scheduler_file == str(lab / "scheduler.json")
     for script in ("scheduler.sh", "workers.sh"):
         subprocess.run(["bash", "-n", script], check=True)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from dasktune.cli.target import Place, place_of
+from dasktune.cli.target import RunSettings, run_settings
 from dasktune.errors import ConfigurationError
 
 
-def place(folder: Path, toml: str, **flags: Any) -> Place:
+def place(folder: Path, toml: str, **flags: Any) -> RunSettings:
     (folder / "dasktune.toml").write_text(toml)
-    return place_of(folder, flags)
+    return run_settings(folder, flags)
 
 
 def refusal(folder: Path, toml: str, **flags: Any) -> str:
@@ -23,8 +23,8 @@ def refusal(folder: Path, toml: str, **flags: Any) -> str:
 
 
 def test_place_without_flags_is_a_cluster_of_this_host(tmp_path: Path) -> None:
-    found = place_of(tmp_path, {"workers": None, "slurm": None})
-    assert found == Place()
+    found = run_settings(tmp_path, {"workers": None, "slurm": None})
+    assert found == RunSettings()
     assert found.is_local
     with found.connecting(tmp_path, {})() as client:
         assert client is None
@@ -52,16 +52,16 @@ def test_the_table_may_say_how_a_run_is_logged(tmp_path: Path) -> None:
 def test_cluster_flag_replaces_the_cluster_of_the_table(tmp_path: Path) -> None:
     there = '[run]\nscheduler = "tls://h:1"\ntls_ca = "ca.pem"\nstep-timeout = 9\n'
     found = place(tmp_path, there, workers="2")
-    assert found == Place(workers="2", step_timeout=9)
+    assert found == RunSettings(workers="2", step_timeout=9)
     found = place(tmp_path, there, scheduler_file="s.json")
-    assert found == Place(scheduler_file="s.json", step_timeout=9)
-    assert place(tmp_path, there, slurm=True) == Place(slurm=True, step_timeout=9)
+    assert found == RunSettings(scheduler_file="s.json", step_timeout=9)
+    assert place(tmp_path, there, slurm=True) == RunSettings(slurm=True, step_timeout=9)
 
     jobs = "[run]\nslurm = true\nworkers = 2\n"
-    assert place(tmp_path, jobs) == Place(slurm=True)
-    assert place(tmp_path, jobs, slurm=False) == Place(workers=2)
-    assert place(tmp_path, jobs, workers="2-8") == Place(slurm=True, workers="2-8")
-    assert place(tmp_path, jobs, scheduler="tls://h:1") == Place(scheduler="tls://h:1")
+    assert place(tmp_path, jobs) == RunSettings(slurm=True)
+    assert place(tmp_path, jobs, slurm=False) == RunSettings(workers=2)
+    assert place(tmp_path, jobs, workers="2-8") == RunSettings(slurm=True, workers="2-8")
+    assert place(tmp_path, jobs, scheduler="tls://h:1") == RunSettings(scheduler="tls://h:1")
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_place_reports_all_contradictions_together(tmp_path: Path) -> None:
 
 def test_options_of_jobs_need_slurm(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="--partition, --qos must come with --slurm"):
-        Place().connecting(tmp_path, {"partition": "gpu", "qos": "low", "account": None})
+        RunSettings().connecting(tmp_path, {"partition": "gpu", "qos": "low", "account": None})

@@ -18,12 +18,12 @@ from distributed import Client, LocalCluster, Scheduler, Worker, get_worker
 import dasktune as dt
 from dasktune._cluster.arbiter import CLAIM, NAME, ArbiterPlugin
 from dasktune._driver.fair_share import FairShare
-from dasktune._driver.scaling import WorkerDemand
 from dasktune._driver.shared_stages import NoSharing
+from dasktune._driver.worker_demand import WorkerDemand
 from dasktune._engine.timeouts import UNANSWERED_SECONDS
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Lent, WorkerJoined, WorkersJoined
-from dasktune.graph.shares import Lending
+from dasktune.graph.events import Granted, WorkerJoined, WorkersJoined
+from dasktune.graph.fair_shares import StudyShares
 from dasktune.graph.view import RunView
 from dasktune.sequences import Constant
 from tests.holding import wait_until
@@ -68,7 +68,7 @@ def client() -> Iterator[Client]:
         ) as cluster,
         Client(cluster) as connected,
     ):
-        arbiter = ArbiterPlugin(Lending(patience_seconds=0.0))
+        arbiter = ArbiterPlugin(StudyShares(patience_seconds=0.0))
         connected.register_plugin(arbiter)
         yield connected
 
@@ -149,7 +149,7 @@ def gains(client: Client) -> list[float]:
     def read(dask_scheduler: Scheduler) -> list[float]:
         arbiter = dask_scheduler.plugins[NAME]
         assert isinstance(arbiter, ArbiterPlugin)
-        return list(arbiter.lending.gains().values())
+        return list(arbiter.shares.gains().values())
 
     found: list[float] = client.run_on_scheduler(read)
     return sorted(found)
@@ -185,16 +185,16 @@ def test_workers_of_a_driver_that_is_gone_are_lent_again(client: Client) -> None
         )
         return answer
 
-    assert client.sync(claim, client) == {"lent": None, "runs": 1}
+    assert client.sync(claim, client) == {"granted": None, "runs": 1}
     assert client.scheduler is not None
     with Client(client.scheduler.address, set_as_default=False) as other:
         assert other.sync(claim, other)["runs"] == 2
         assert client.sync(claim, client)["runs"] == 2
-    wait_until(lambda: client.sync(claim, client) == {"lent": None, "runs": 1})
+    wait_until(lambda: client.sync(claim, client) == {"granted": None, "runs": 1})
 
 
 def connected_to(arbiter: ArbiterPlugin, stack: ExitStack) -> Client:
-    """Return a client of a cluster of two workers that are lent by an arbiter."""
+    """Return a client of a cluster of two workers that are granted by an arbiter."""
     cluster = stack.enter_context(
         LocalCluster(
             n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
@@ -213,15 +213,15 @@ def test_workers_of_a_driver_that_hangs_are_lent_again() -> None:
         )
         return answer
 
-    arbiter = ArbiterPlugin(Lending(patience_seconds=0.0), silent_seconds=0.0)
+    arbiter = ArbiterPlugin(StudyShares(patience_seconds=0.0), silent_seconds=0.0)
     with ExitStack() as stack:
         client = connected_to(arbiter, stack)
         workers = [*client.scheduler_info(n_workers=-1)["workers"]]
-        assert client.sync(claim, "hangs") == {"lent": None, "runs": 1}
-        assert client.sync(claim, "other") == {"lent": None, "runs": 1}
+        assert client.sync(claim, "hangs") == {"granted": None, "runs": 1}
+        assert client.sync(claim, "other") == {"granted": None, "runs": 1}
 
 
-class BrokenLending(Lending):
+class BrokenStudyShares(StudyShares):
     """Answers no claim."""
 
     def claim(self, *args: object, **kwargs: object) -> frozenset[str]:
@@ -231,14 +231,14 @@ class BrokenLending(Lending):
 def test_run_goes_on_without_shares_where_the_arbiter_raises() -> None:
     view, got = RunView(Dispatcher("root")), list[object]()
     with ExitStack() as stack:
-        client = connected_to(ArbiterPlugin(BrokenLending()), stack)
+        client = connected_to(ArbiterPlugin(BrokenStudyShares()), stack)
         share = stack.enter_context(closing(FairShare(view, run="run", weight=1.0, put=got.append)))
         share.use(client, [])
-        assert share.lent.workers is None
+        assert share.granted.workers is None
         assert got == []
 
 
-class FailingLending(Lending):
+class FailingStudyShares(StudyShares):
     """Lends one worker, and later answers no claim until it is mended.
 
     The scheduler has a copy of the object: the flag is one of the class.
@@ -261,15 +261,15 @@ def test_run_uses_all_workers_after_an_arbiter_failed_for_long(
             run=run, client=client.id, workers=9, weight=1.0, busy=[], usable=None
         )
 
-    got: queue.SimpleQueue[Lent] = queue.SimpleQueue()
+    got: queue.SimpleQueue[Granted] = queue.SimpleQueue()
     with ExitStack() as stack:
-        client = connected_to(ArbiterPlugin(FailingLending()), stack)
+        client = connected_to(ArbiterPlugin(FailingStudyShares()), stack)
         client.sync(claim, "other")
         view = RunView(Dispatcher("root"))
         share = stack.enter_context(closing(FairShare(view, run="run", weight=1.0, put=got.put)))
         share.use(client, [])
-        assert share.lent == Lent(workers=frozenset({"one"}))
-        monkeypatch.setattr(FailingLending, "is_broken", True)
+        assert share.granted == Granted(workers=frozenset({"one"}))
+        monkeypatch.setattr(FailingStudyShares, "is_broken", True)
         clock = count(UNANSWERED_SECONDS, UNANSWERED_SECONDS)
         share.turn(
             next(clock), lambda: WorkerDemand(workers=2), NoSharing()
@@ -281,17 +281,17 @@ def test_run_uses_all_workers_after_an_arbiter_failed_for_long(
                 or not got.empty()
             )
         )
-        assert got.get(timeout=60) == Lent(workers=None)
+        assert got.get(timeout=60) == Granted(workers=None)
         assert "it uses all of them now" in caplog.text
-        monkeypatch.setattr(FailingLending, "is_broken", False)
+        monkeypatch.setattr(FailingStudyShares, "is_broken", False)
         share.turn(next(clock), lambda: WorkerDemand(workers=2), NoSharing())
-        assert got.get(timeout=60) == Lent(workers=frozenset({"one"}))
-        monkeypatch.setattr(FailingLending, "is_broken", True)
+        assert got.get(timeout=60) == Granted(workers=frozenset({"one"}))
+        monkeypatch.setattr(FailingStudyShares, "is_broken", True)
         share.turn(next(clock), lambda: WorkerDemand(workers=2), NoSharing())
     assert got.empty(), "patience begins anew with each answer"
 
 
-class HearingLending(Lending):
+class HearingStudyShares(StudyShares):
     """Keeps the busy workers of each claim, with the class, as the scheduler has a copy."""
 
     busy: ClassVar[list[object]] = []
@@ -308,20 +308,20 @@ def test_shared_device_is_kept_until_all_its_workers_are_done() -> None:
     dispatcher.extend(0, 10, 0.0, 0.0)
     dispatcher.handle(WorkerJoined(worker="w0", device="gpu0"), 0.0)
     assert dispatcher.slots["w1"].queue
-    HearingLending.busy.clear()
+    HearingStudyShares.busy.clear()
     with ExitStack() as stack:
-        client = connected_to(ArbiterPlugin(HearingLending()), stack)
+        client = connected_to(ArbiterPlugin(HearingStudyShares()), stack)
         share = FairShare(RunView(dispatcher), run="run", weight=1.0, put=list[object]().append)
         stack.enter_context(closing(share)).use(client, [])
         share.turn(1.0, lambda: WorkerDemand(workers=2), NoSharing())
-        wait_until(lambda: len(HearingLending.busy) == 2)
-    assert HearingLending.busy == [frozenset(), frozenset({"w0"})]
+        wait_until(lambda: len(HearingStudyShares.busy) == 2)
+    assert HearingStudyShares.busy == [frozenset(), frozenset({"w0"})]
 
 
 def test_first_claim_asks_for_one_worker_of_each_device() -> None:
     got = list[object]()
     with ExitStack() as stack:
-        client = connected_to(ArbiterPlugin(Lending(patience_seconds=0.0)), stack)
+        client = connected_to(ArbiterPlugin(StudyShares(patience_seconds=0.0)), stack)
         own, extra = sorted(client.scheduler_info(n_workers=-1)["workers"])
         joined = [WorkerJoined(worker=worker, device="gpu0") for worker in (extra, own)]
         dispatcher = Dispatcher("root")
@@ -330,14 +330,14 @@ def test_first_claim_asks_for_one_worker_of_each_device() -> None:
         stack.enter_context(closing(first)).use(client, joined)
         second = FairShare(RunView(Dispatcher("root")), run="second", weight=1.0, put=got.append)
         stack.enter_context(closing(second)).use(client, joined)
-        assert second.lent.workers is not None
-        assert extra not in second.lent.workers
+        assert second.granted.workers is not None
+        assert extra not in second.granted.workers
 
 
 def test_run_claims_as_soon_as_its_first_workers_have_joined() -> None:
-    got: queue.SimpleQueue[Lent] = queue.SimpleQueue()
+    got: queue.SimpleQueue[Granted] = queue.SimpleQueue()
     with ExitStack() as stack:
-        client = connected_to(ArbiterPlugin(Lending(patience_seconds=0.0)), stack)
+        client = connected_to(ArbiterPlugin(StudyShares(patience_seconds=0.0)), stack)
         dispatcher = Dispatcher("root")
         views = RunView(Dispatcher("root")), RunView(dispatcher)
         other, share = (

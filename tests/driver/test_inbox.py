@@ -5,7 +5,7 @@ from __future__ import annotations
 from dasktune._driver.inbox import joins_together
 from dasktune._driver.lost_workers import LookUpEnded
 from dasktune._worker.messages import LeaveAnnounced
-from dasktune.graph.events import Lent, SaveMissed, Tick, WorkerJoined, WorkerLost, WorkersJoined
+from dasktune.graph.events import Granted, SaveMissed, Tick, WorkerJoined, WorkerLost, WorkersJoined
 
 MISSED = SaveMissed(attempt="0-a", step=1)
 
@@ -38,7 +38,7 @@ def test_join_stays_in_order_with_what_is_said_of_workers() -> None:
     for message in (
         LeaveAnnounced(worker="a"),
         LookUpEnded(worker="a"),
-        Lent(workers=frozenset({"b"})),
+        Granted(workers=frozenset({"b"})),
     ):
         assert joins_together([joined("a"), message]) == [together("a"), message]
         assert joins_together([message, joined("a")]) == [message, together("a")]

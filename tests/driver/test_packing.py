@@ -14,7 +14,7 @@ import pytest
 import dasktune as dt
 from dasktune._driver.speed_keeper import SpeedKeeper
 from dasktune._worker.hardware import class_of, hardware_of
-from dasktune._worker.sharing import SHARED_DEVICE
+from dasktune._worker.shared_device import SHARED_DEVICE
 from dasktune.cli.status import read
 from dasktune.graph.kept_speeds import KeptFactor, KeptMeasurements
 from dasktune.graph.packing import LEAST_SAMPLES

@@ -8,7 +8,7 @@ import pytest
 
 from dasktune._cluster.pools import WorkerPool
 from dasktune._driver.pool_demand import PoolDemand
-from dasktune._driver.scaling import yet_to_begin
+from dasktune._driver.worker_demand import yet_to_begin
 from dasktune._engine.timeouts import OTHER_NODE_SECONDS
 from dasktune.graph.events import WorkerGone, WorkerJoined, WorkerLost
 from dasktune.graph.view import RunView

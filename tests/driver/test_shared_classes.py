@@ -14,7 +14,7 @@ from distributed import Client, get_worker
 
 import dasktune as dt
 from dasktune._cluster.arbiter import ArbiterPlugin
-from dasktune.graph.shares import Lending
+from dasktune.graph.fair_shares import StudyShares
 from tests.holding import wait_until
 from tests.unlike_workers import unlike_workers
 
@@ -84,7 +84,7 @@ def test_studies_get_workers_that_others_cannot_use_now(tmp_path: Path) -> None:
         unlike_workers(*({kind: 1} for kind in KINDS)) as client,
         ExitStack() as stack,
     ):
-        client.register_plugin(ArbiterPlugin(Lending(patience_seconds=0.0)))
+        client.register_plugin(ArbiterPlugin(StudyShares(patience_seconds=0.0)))
         names = ("ana", "ben", "chi")
         runs = [stack.enter_context(closing(Run(name, tmp_path, client))) for name in names]
         # Each has one worker, and once this has trained its kind, only stages for the others.

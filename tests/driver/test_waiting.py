@@ -9,7 +9,7 @@ from dasktune.graph.devices import with_devices
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Failed,
-    Lent,
+    Granted,
     Progress,
     RunStage,
     Saved,
@@ -56,7 +56,7 @@ def test_waits_of_tells_how_many_workers_other_studies_have() -> None:
     machine = dispatcher(2)
     for worker in ("v", "w"):
         machine.handle(WorkerJoined(worker=worker), 0.0)
-    machine.handle(Lent(workers=frozenset()), 0.0)
+    machine.handle(Granted(workers=frozenset()), 0.0)
     assert texts(machine) == [("share", "other studies have 2 of 2 workers: each has its share")]
 
 

@@ -15,8 +15,8 @@ from dasktune.graph.events import (
     Event,
     Failed,
     FailTrial,
+    Granted,
     Instruction,
-    Lent,
     Progress,
     RunStage,
     Saved,
@@ -262,12 +262,12 @@ def test_path_is_not_carried_on_while_a_gang_goes_first() -> None:
 def test_lender_that_other_studies_give_back_stays_lent() -> None:
     table = Table(*workers("w0", "w1"))
     table.trial(2)
-    table.tell(Lent(workers=None))
+    table.tell(Granted(workers=None))
     assert table.trial(1) == []
 
 
 @pytest.mark.parametrize(
-    "event", [WorkerLeaving(worker="w1"), Lent(workers=frozenset({"w0", "w2"}))]
+    "event", [WorkerLeaving(worker="w1"), Granted(workers=frozenset({"w0", "w2"}))]
 )
 def test_gang_without_a_lender_stops_saved_and_goes_on(event: Event) -> None:
     table = Table(*workers("w0", "w1", "w2"))
@@ -282,7 +282,7 @@ def test_gang_without_a_lender_stops_saved_and_goes_on(event: Event) -> None:
 def test_withheld_lender_is_busy_until_it_is_given_back() -> None:
     table = Table(*workers("w0", "w1"))
     table.trial(2)
-    table.tell(Lent(workers=frozenset({"w0"})))
+    table.tell(Granted(workers=frozenset({"w0"})))
     assert table.view.is_busy("w1")
     table.ends(0, 3, "stopped")
     assert not table.view.is_busy("w1")

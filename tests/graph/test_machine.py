@@ -32,8 +32,8 @@ from dasktune.graph.events import (
     Failed,
     FailTrial,
     Found,
+    Granted,
     Instruction,
-    Lent,
     Paused,
     Progress,
     Reports,
@@ -489,7 +489,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     def lend(self, workers: frozenset[str] | None) -> None:
         """Other studies take workers, or give them back."""
         self.lent = workers
-        self.tell(Lent(workers=workers))
+        self.tell(Granted(workers=workers))
         for attempt in self.dispatcher.attempts.values():
             has_worker = attempt.worker and not attempt.ended
             is_withheld = any(map(self.is_withheld, attempt.workers))
@@ -624,7 +624,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.saved.discard(state_of(event.node.sequences, event.step))
             return
         if (
-            isinstance(event, WorkerGone | WorkerJoined | WorkerLeaving | Lent | Paused | Tick)
+            isinstance(event, WorkerGone | WorkerJoined | WorkerLeaving | Granted | Paused | Tick)
             or event.attempt not in self.dispatcher.attempts
         ):
             return

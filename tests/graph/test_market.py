@@ -17,8 +17,8 @@ from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Event,
+    Granted,
     Instruction,
-    Lent,
     RunStage,
     Saved,
     Tick,
@@ -267,7 +267,7 @@ def test_stages_for_withheld_workers_do_not_change_prices() -> None:
     table = Table()
     table.join(a="old", b="new")
     table.tell(WorkerJoined(worker="c", kind="lab", tags=frozenset({"lab"})))
-    table.tell(Lent(workers=frozenset({"a", "b"})))
+    table.tell(Granted(workers=frozenset({"a", "b"})))
     table.trial("net", needs=Needs.of({"tags": ["lab"]}))
     assert classes_of(table.dispatcher).market.backlog() == {}
 

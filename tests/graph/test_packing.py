@@ -15,8 +15,8 @@ from dasktune.graph.events import (
     AuditsRun,
     Failed,
     FailTrial,
+    Granted,
     Instruction,
-    Lent,
     RunStage,
     Saved,
     Started,
@@ -460,13 +460,13 @@ def test_a_shared_device_counts_as_one_idle_worker() -> None:
 def test_a_device_is_in_use_as_long_as_any_worker_of_it() -> None:
     device = Device(float, workers=2, devices=2)
     dispatcher = device.dispatcher
-    dispatcher.handle(Lent(workers=frozenset({"w0"})), 0.0)
+    dispatcher.handle(Granted(workers=frozenset({"w0"})), 0.0)
     device.ask([0])
     assert [*device.running] == ["w0"]
-    dispatcher.handle(Lent(workers=None), 0.0)
+    dispatcher.handle(Granted(workers=None), 0.0)
     assert [*RunView(dispatcher).claimable] == ["w0", "w1"]
     assert [*RunView(dispatcher).busy_claims] == ["w0"]
-    dispatcher.handle(Lent(workers=frozenset({"w1"})), 0.0)
+    dispatcher.handle(Granted(workers=frozenset({"w1"})), 0.0)
     assert [*RunView(dispatcher).busy_claims] == ["w0"], "the stage goes on to its next step"
     device.train()
     assert [*RunView(dispatcher).busy_claims] == []
@@ -474,7 +474,7 @@ def test_a_device_is_in_use_as_long_as_any_worker_of_it() -> None:
 
 def test_beside_other_studies_one_worker_of_a_device_trains() -> None:
     device = Device(float, devices=2)
-    device.dispatcher.handle(Lent(workers=frozenset({"w0", "w3", "w4"})), 0.0)
+    device.dispatcher.handle(Granted(workers=frozenset({"w0", "w3", "w4"})), 0.0)
     device.ask(range(4))
     assert [*device.running] == ["w0"]
     assert len([*RunView(device.dispatcher).withheld]) == 7
@@ -484,13 +484,13 @@ def test_kept_factor_waits_while_other_studies_share_the_cluster() -> None:
     device = Device(lambda n: min(n, 3), devices=2)
     kept = KeptFactor(model=(("model", 0),), kind="", together=3, most=3, nbytes=GIB)
     device.dispatcher.recall(KeptMeasurements(factors=(kept,)))
-    device.dispatcher.handle(Lent(workers=frozenset({"w0", "w1", "w2", "w5"})), 0.0)
+    device.dispatcher.handle(Granted(workers=frozenset({"w0", "w1", "w2", "w5"})), 0.0)
     device.ask(range(30))
     assert sorted(device.running) == ["w0", "w1"], "one worker of each device"
     for _ in range(8):
         device.end_next()
     assert set(device.together) == {1}
-    device.go_on(device.dispatcher.handle(Lent(workers=None), device.now))
+    device.go_on(device.dispatcher.handle(Granted(workers=None), device.now))
     assert len(device.running) == 6, "three on each device, once the other study has ended"
     device.train()
     assert device.dispatcher.open.steps_executed == 30 * STEPS

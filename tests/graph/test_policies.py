@@ -11,8 +11,8 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Deliver,
     Event,
+    Granted,
     Instruction,
-    Lent,
     Paused,
     RunStage,
     Saved,
@@ -87,7 +87,7 @@ def test_trials_are_trained_whatever_is_left_out(policies: Sequence[type[Policy]
 def test_a_run_without_policies_has_none_of_their_effects() -> None:
     run = Run(())
     run.tell(Paused(workers=frozenset(["w0", "w1"])))
-    run.tell(Lent(workers=frozenset(["w0"])))
+    run.tell(Granted(workers=frozenset(["w0"])))
     view = RunView(run.dispatcher)
     lists = (view.aside, view.paused, view.withheld, view.beside, view.gathering, view.packed)
     assert [*map(list, lists)] == [[]] * len(lists)

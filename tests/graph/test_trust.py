@@ -14,8 +14,8 @@ from dasktune.graph.events import (
     Event,
     Failed,
     FailTrial,
+    Granted,
     Instruction,
-    Lent,
     Paused,
     Progress,
     RunStage,
@@ -170,7 +170,7 @@ def test_trial_that_raises_on_new_workers_fails_after_eight() -> None:
 
 ABSENCES = [
     (Paused(workers=frozenset({"w1"})), Paused(workers=frozenset())),
-    (Lent(workers=frozenset({"w0"})), Lent(workers=None)),
+    (Granted(workers=frozenset({"w0"})), Granted(workers=None)),
 ]
 """A worker is paused, or another study has it; and it is there again."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dasktune._worker.sharing import SHARED_DEVICE
+from dasktune._worker.shared_device import SHARED_DEVICE
 from dasktune.errors import ConfigurationError
 from dasktune.slurm import launch as launching
 from dasktune.slurm.launch import device_shares

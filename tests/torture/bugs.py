@@ -36,7 +36,7 @@ from dasktune.graph.events import (
 from dasktune.graph.frontier import Frontier
 from dasktune.graph.open_attempts import OpenAttempts
 from dasktune.graph.placement import Placing
-from dasktune.graph.plan import Node, Place, SearchPlan
+from dasktune.graph.plan import Node, NodeStep, SearchPlan
 from dasktune.graph.policies import POLICIES
 from dasktune.graph.policies.fair_share import OwnWorkers
 from dasktune.graph.policies.numeric_classes import OneNumericClass
@@ -127,7 +127,7 @@ class ResumesFromFirstSnapshot(History):
 
 class _UnknownStarts(OpenAttempts):
     @property
-    def starts(self) -> Iterator[Place]:
+    def starts(self) -> Iterator[NodeStep]:
         return iter(())
 
 
@@ -236,7 +236,7 @@ class CountsStepTooMany(Recorder):
 
 
 class EvictsNeededStates(Evictor):
-    def _needed(self) -> Iterable[Place]:
+    def _needed(self) -> Iterable[NodeStep]:
         return ()
 
 

@@ -30,7 +30,7 @@ from dasktune.graph.events import (
     Event,
     Evicted,
     Found,
-    Lent,
+    Granted,
     Paused,
     RunStage,
     Saved,
@@ -210,7 +210,7 @@ class Driver:
         joined = self._joined(study.workers)
         self._meet(joined)
         self._take(begin_tuner(self.engine, place, {}, study.now, len(study.workers)))
-        self.tell(Lent(workers=study.lent()))
+        self.tell(Granted(workers=study.granted()))
         self._let_join(joined)
 
     def join(self, workers: Iterable[str]) -> None:
@@ -235,10 +235,10 @@ class Driver:
     def _let_join(self, joined: Iterable[WorkerJoined]) -> None:
         self.tell(WorkersJoined(workers=tuple(joined)))
 
-    def lend(self, workers: frozenset[str] | None) -> None:
+    def grant(self, workers: frozenset[str] | None) -> None:
         """Receive which workers the study may use, if they are others than before."""
         if workers != self._lent:
-            self.tell(Lent(workers=workers))
+            self.tell(Granted(workers=workers))
 
     def pause(self, paused: frozenset[str], resting: frozenset[str]) -> None:
         """Receive which workers Dask has paused, and which of them execute nothing."""
@@ -330,7 +330,7 @@ class Driver:
         """Tell the engine, and check what follows."""
         if not isinstance(event, Tick):
             self.study.tell(event)
-        if isinstance(event, Lent):
+        if isinstance(event, Granted):
             self._lent = event.workers
         self.books.expect(event)
         if isinstance(event, Saved):

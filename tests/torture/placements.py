@@ -8,7 +8,7 @@ from itertools import chain
 from dasktune.graph.devices import devices_at
 from dasktune.graph.events import (
     Event,
-    Lent,
+    Granted,
     Paused,
     Progress,
     RunStage,
@@ -58,7 +58,7 @@ class Placements:
                 self._joined.pop(event.worker, None)
             case Paused():
                 self._paused = event.workers
-            case Lent():
+            case Granted():
                 self._lent = event.workers
             case Started() | Progress() | Saved() | TrainingEnded():
                 self._measured += 1

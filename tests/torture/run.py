@@ -6,7 +6,7 @@ import random
 import re
 from collections import Counter
 
-from dasktune.graph.shares import Lending
+from dasktune.graph.fair_shares import StudyShares
 from tests.torture.books import check
 from tests.torture.scenario import FAULTS, SHARED, Plan, Scenario
 from tests.torture.site import Site
@@ -46,9 +46,9 @@ class Torture:
         self.world = World(scenario.parts)
         self.world.evicts = "evict" in scenario.faults
         if "shared" in scenario.plan.fleet.features:
-            self.world.lending = Lending()
+            self.world.shares = StudyShares()
             for place in range(len(scenario.plan.fleet.machines)):
-                self.world.lending.join(str(place), 0.0)
+                self.world.shares.join(str(place), 0.0)
         self._ended: set[str] = set()
         self._may = [
             name
@@ -129,7 +129,7 @@ class Torture:
 
         A paused worker may have begun what its driver has taken back.
         """
-        if self.world.lending is not None and "full" not in self.faults:
+        if self.world.shares is not None and "full" not in self.faults:
             places = Counter(place for site in self.sites for place in {*site.running_at()})
             twice = [place for place, studies in places.items() if studies > 1]
             check(not twice, f"both studies train on the workers {twice}")
@@ -172,7 +172,7 @@ class Torture:
         executed = sum(view.steps_executed for view in views)
         repeated = sum(view.steps_repeated for view in views)
         check(trained == executed, f"{trained} steps were trained, {executed} are counted")
-        if self.world.lending is not None:
+        if self.world.shares is not None:
             return  # a driver that gets no worker for long hears nothing of what is not stored
         check(
             distinct + repeated == trained,

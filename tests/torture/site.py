@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 
-from dasktune._driver.scaling import demand_of
+from dasktune._driver.worker_demand import demand_of
 from dasktune._engine.event_log import replay
 from dasktune._engine.trials import TrialRecord
 from dasktune._worker.messages import StageEnded
 from dasktune.graph.events import RunStage
+from dasktune.graph.fair_shares import Claim
 from dasktune.graph.packing import stand_ins
-from dasktune.graph.shares import Claim
 from dasktune.types import TrialState
 from tests.torture.books import check
 from tests.torture.driver import Driver
@@ -57,7 +57,7 @@ class Site:
             world,
             *(plan.name, plan.make, plan.options),
             *(plan.snapshot_every, plan.offset, plan.fleet),
-            lent=self._first_lent,
+            granted=self._first_granted,
         )
         self._paused: frozenset[str] = frozenset()
         self._resting: frozenset[str] = frozenset()
@@ -216,11 +216,11 @@ class Site:
 
     def _claim(self) -> None:
         """Claim workers, if two studies share them."""
-        lending, view, engine = self.world.lending, self.driver.engine.view, self.driver.engine
-        if lending is None or self.is_done:
+        shares, view, engine = self.world.shares, self.driver.engine.view, self.driver.engine
+        if shares is None or self.is_done:
             return
         demand = demand_of(view, self.study.now, left=engine.to_begin, least=engine.least_workers)
-        lending.claim(
+        shares.claim(
             self.plan.name,
             Claim(workers=demand.workers, weight=self.plan.fleet.weight, least=demand.least),
             self.world.seconds,
@@ -228,28 +228,28 @@ class Site:
             self._places(view.claimable),
             wanted=None if demand.wanted is None else self._places(demand.wanted),
         )
-        self.driver.lend(self._lent())
+        self.driver.grant(self._granted())
 
-    def _first_lent(self) -> frozenset[str] | None:
+    def _first_granted(self) -> frozenset[str] | None:
         """Return the workers that a driver may use that has just come."""
-        lending, fleet = self.world.lending, self.plan.fleet
-        if lending is None:
+        shares, fleet = self.world.shares, self.plan.fleet
+        if shares is None:
             return None
         joined = [worker.machine.joined(name) for name, worker in self.study.workers.items()]
         claim = Claim(workers=1, weight=fleet.weight)
         usable = self._places(stand_ins(joined))
-        lending.claim(self.plan.name, claim, self.world.seconds, usable=usable)
+        shares.claim(self.plan.name, claim, self.world.seconds, usable=usable)
         self.world.sharing.add(self.plan.name)
-        return self._lent()
+        return self._granted()
 
-    def _lent(self) -> frozenset[str] | None:
+    def _granted(self) -> frozenset[str] | None:
         """Return the workers that the study may use; None if it is alone."""
-        lending = self.world.lending
-        if lending is None or len(self.world.sharing) < 2:
+        shares = self.world.shares
+        if shares is None or len(self.world.sharing) < 2:
             return None
-        lent = lending.lent(self.plan.name)
+        granted = shares.granted(self.plan.name)
         workers = self.study.workers.items()
-        return frozenset(name for name, worker in workers if str(worker.place) in lent)
+        return frozenset(name for name, worker in workers if str(worker.place) in granted)
 
     def _places(self, workers: Iterable[str]) -> frozenset[str]:
         """Return the places of workers, by which two studies know them."""
@@ -258,9 +258,9 @@ class Site:
 
     def _give_back(self) -> None:
         """Give all workers to the other study."""
-        if self.world.lending is not None:
+        if self.world.shares is not None:
             self.world.sharing.discard(self.plan.name)
-            self.world.lending.leave(self.plan.name, self.world.seconds)
+            self.world.shares.leave(self.plan.name, self.world.seconds)
 
     def running_at(self) -> list[int]:
         """Return the places at which workers train."""
@@ -454,7 +454,7 @@ class Site:
         self._let_go_of_all()
         for name in lost:
             self.driver.abandon(name)
-        self.driver.lend(self._first_lent())
+        self.driver.grant(self._first_granted())
         self.driver.join(self.study.workers)
         for name in lost:
             self.driver.lose(name, is_blameless=True)
@@ -552,7 +552,7 @@ class Site:
     def _break(self) -> None:
         worker = self._victim()
         # Where another study has the others, a trial fails after eight tries.
-        is_alone = self.world.lending is None
+        is_alone = self.world.shares is None
         if worker is not None and is_alone and self._can_do_without(worker):
             worker.is_broken = True
 

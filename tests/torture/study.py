@@ -14,7 +14,7 @@ from dasktune._driver.history import History
 from dasktune._engine.event_log import Record
 from dasktune.algos.base import Tuner
 from dasktune.graph.attempts import DispatchOptions
-from dasktune.graph.shares import Lending
+from dasktune.graph.fair_shares import StudyShares
 from dasktune.storage.database import schema
 from dasktune.storage.database.database import Database
 from dasktune.storage.retention import MOST_BYTES
@@ -61,7 +61,7 @@ class World:
         Whether drivers keep the store under its budget.
     trained
         How often each step was trained, by the state that it makes.
-    lending
+    shares
         Shares the workers between two studies, if they have the same ones.
     sharing
         The studies that run there now.
@@ -81,7 +81,7 @@ class World:
     epoch: float = BEGAN
     budget: int = MOST_BYTES
     evicts: bool = False
-    lending: Lending | None = None
+    shares: StudyShares | None = None
     sharing: set[str] = field(default_factory=set)
     seconds: float = 0.0
     books: list[Books] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Study:
         What its workers have, and what its trials need.
     now
         Seconds, by the clock of the driver.
-    lent
+    granted
         Returns the workers that a driver may use when it begins; None for all.
     """
 
@@ -124,7 +124,7 @@ class Study:
     told: Told = field(default_factory=Told)
     workers: dict[str, Worker] = field(default_factory=dict)
     now: float = 0.0
-    lent: Callable[[], frozenset[str] | None] = lambda: None
+    granted: Callable[[], frozenset[str] | None] = lambda: None
 
     def __post_init__(self) -> None:
         study = self.world.database.create_study(self.name, root=ROOT, spec={}, created=BEGAN)

@@ -39,7 +39,7 @@ from dasktune._engine.trials import TrialRecord
 from dasktune._words import counted
 from dasktune.errors import StorageError
 from dasktune.graph.events import Evicted, StoreCrowded
-from dasktune.graph.plan import Node, Place
+from dasktune.graph.plan import Node, NodeStep
 from dasktune.graph.view import RunView
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.database.database import Database
@@ -84,7 +84,7 @@ class _Removal:
     """A checkpoint that is being removed."""
 
     state: StoredState
-    place: Place | None
+    place: NodeStep | None
     written_before: int
     is_saved_again: bool = False
 
@@ -148,9 +148,9 @@ class Evictor:
         self._clock = clock
         self._stored: dict[str, StoredState] = {}
         self._stored_nbytes = 0
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, NodeStep] = {}
         self._trials_known = 0
-        self._placing: Future[dict[str, Place]] | None = None
+        self._placing: Future[dict[str, NodeStep]] | None = None
         self._unfinished: dict[str, int] = {}
         self._removals: dict[tuple[str, str | None], _Removal] = {}
         self._kept: frozenset[str] = frozenset()
@@ -396,7 +396,7 @@ class Evictor:
         self._take_places(placing.result())
         return True
 
-    def _take_places(self, places: Mapping[str, Place]) -> None:
+    def _take_places(self, places: Mapping[str, NodeStep]) -> None:
         self._places.update({key: place for key, place in places.items() if key in self._stored})
 
     def _may_choose(self, *, has_places: bool) -> bool:
@@ -440,7 +440,7 @@ class Evictor:
         values.hold(self._kept | self._stuck | self._unrecorded)
         return values.states()
 
-    def _needed(self) -> Iterable[Place]:
+    def _needed(self) -> Iterable[NodeStep]:
         """Yield the places of states that must not be evicted."""
         yield from self._view.needed_states()
         plan = self._view.plan
@@ -458,7 +458,7 @@ class Evictor:
         self._is_crowded = is_crowded
         return [StoreCrowded(is_crowded=is_crowded)]
 
-    def _evicted(self, place: Place) -> Evicted:
+    def _evicted(self, place: NodeStep) -> Evicted:
         self.evicted += 1
         return Evicted(node=place[0], step=place[1])
 
@@ -479,7 +479,7 @@ class Evictor:
 
     # ----------------------------------------------------------------------- removing
 
-    def _remove(self, key: str, place: Place | None) -> None:
+    def _remove(self, key: str, place: NodeStep | None) -> None:
         state = self._stored.pop(key)
         self._stored_nbytes -= state.nbytes
         self._removals[key, state.attempt] = _Removal(state, place, self._written_before)

@@ -20,7 +20,7 @@ from math import isfinite
 from dasktune._driver.retention.listing import StoredState
 from dasktune._engine.trials import TrialRecord, pareto_front
 from dasktune.graph.keys import Mark
-from dasktune.graph.plan import Node, Place, SearchPlan
+from dasktune.graph.plan import Node, NodeStep, SearchPlan
 from dasktune.graph.view import RunView
 from dasktune.storage.retention import Keep, State, unknown_state
 from dasktune.types import Objective, Step, TrialState
@@ -68,7 +68,7 @@ class StateValues:
         self._rungs: dict[Step, list[float]] | None = None
         self._seconds: dict[Node, float] = {}
 
-    def states(self, sizes: Mapping[str, int], places: Mapping[str, Place]) -> Iterator[State]:
+    def states(self, sizes: Mapping[str, int], places: Mapping[str, NodeStep]) -> Iterator[State]:
         """Yield the states whose place in the plan is known, with their values; sizes are bytes."""
         keys = {(node.holder(step), step): key for key, (node, step) in places.items()}
         for (node, step), key in keys.items():
@@ -171,7 +171,7 @@ class StoreValues:
         self._held: set[str] = set()
         self._states: dict[str, State] = {}
 
-    def add(self, values: StateValues, places: Mapping[str, Place]) -> list[State]:
+    def add(self, values: StateValues, places: Mapping[str, NodeStep]) -> list[State]:
         """Add the values of states to a study; return them.
 
         Where several studies know a state, their chances are joined. The way to it is the same.
@@ -240,7 +240,7 @@ Keyless = tuple[Node, Mark, list[Step]]
 position in the chain of keys before them."""
 
 
-def keyless_in(plan: SearchPlan, placed: Container[Place]) -> list[Keyless]:
+def keyless_in(plan: SearchPlan, placed: Container[NodeStep]) -> list[Keyless]:
     """Return the stored states that a plan knows, but those that are placed; nothing is hashed."""
     keyless = []
     for node in plan:
@@ -250,7 +250,7 @@ def keyless_in(plan: SearchPlan, placed: Container[Place]) -> list[Keyless]:
     return keyless
 
 
-def places_of(keyless: Iterable[Keyless]) -> dict[str, Place]:
+def places_of(keyless: Iterable[Keyless]) -> dict[str, NodeStep]:
     """Return the places of states by key; any thread may call it."""
     places = {}
     for node, (at, chain, _), steps in keyless:
@@ -260,7 +260,7 @@ def places_of(keyless: Iterable[Keyless]) -> dict[str, Place]:
     return places
 
 
-def mark(plan: SearchPlan, steps: Mapping[str, Step]) -> dict[str, Place]:
+def mark(plan: SearchPlan, steps: Mapping[str, Step]) -> dict[str, NodeStep]:
     """Add stored states, given by key and step, to a plan; return the places of those on it."""
     places = {}
     known = sorted(set(steps.values()))
@@ -283,7 +283,7 @@ def keys_on(node: Node, steps: Sequence[Step]) -> Iterator[tuple[Step, str]]:
         yield step, chain.key
 
 
-def _state_above(node: Node, step: Step, keys: Mapping[Place, str]) -> Place:
+def _state_above(node: Node, step: Step, keys: Mapping[NodeStep, str]) -> NodeStep:
     """Return the place of the nearest stored state above a state, else the beginning."""
     limit = step
     while node.parent is not None:

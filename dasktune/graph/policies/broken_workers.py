@@ -22,7 +22,7 @@ from itertools import chain
 from dasktune.graph.attempts import Attempt, Slot
 from dasktune.graph.events import WorkerJoined
 from dasktune.graph.placement import Placing
-from dasktune.graph.plan import Node, Place
+from dasktune.graph.plan import Node, NodeStep
 from dasktune.graph.policy import Policy
 from dasktune.types import Step
 
@@ -64,7 +64,7 @@ class _Conduct:
     """The conduct of one worker: what it trained, and what raised on it in a row."""
 
     has_trained: bool = False
-    raised: dict[Place, None] = field(default_factory=dict)
+    raised: dict[NodeStep, None] = field(default_factory=dict)
     message: str = ""
     times_aside: int = 0
     until: float = 0.0
@@ -129,7 +129,7 @@ class BrokenWorkers(Policy):
             del self._aside[worker]
             self.placing.note_idle(worker)
 
-    def raised(self, worker: str, place: Place, message: str, now: float) -> Collection[Place]:
+    def raised(self, worker: str, at: NodeStep, message: str, now: float) -> Collection[NodeStep]:
         """Put a worker aside if too much raised there; return the errors that then do not count.
 
         A worker is not put aside if no other trusted one remains. Paused workers, and those that
@@ -137,10 +137,10 @@ class BrokenWorkers(Policy):
         """
         conduct = self._conduct.get(worker)
         if conduct is not None:
-            conduct.raised[place] = None
+            conduct.raised[at] = None
             conduct.message = message
         if worker in self._aside:
-            return [place]
+            return [at]
         others = any(other != worker for other in self._trusted())
         if conduct is None or not others or not self._is_doubtful(conduct):
             return []

@@ -1,11 +1,11 @@
 """The policy of several studies on one cluster: each has the workers that its share gives it.
 
-Which workers these are is decided in `dasktune.graph.shares`.
+Which workers these are is decided in `dasktune.graph.fair_shares`.
 """
 
 from __future__ import annotations
 
-from dasktune.graph.events import Event, Lent
+from dasktune.graph.events import Event, Granted
 from dasktune.graph.placement import Placing
 from dasktune.graph.policy import Policy
 
@@ -30,7 +30,7 @@ class OwnWorkers(Policy):
 
     def received(self, event: Event) -> None:
         """Take the workers that this study has from now on."""
-        if isinstance(event, Lent):
+        if isinstance(event, Granted):
             self.workers = event.workers
             self.placing.count_slots()
             self.placing.note_all_idle()

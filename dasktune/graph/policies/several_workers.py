@@ -34,7 +34,7 @@ from dasktune.graph.events import AuditsRun, Event, SavePoint, WorkerJoined
 from dasktune.graph.matching import Wanted
 from dasktune.graph.partings import parting, partings
 from dasktune.graph.placement import Placing
-from dasktune.graph.plan import Node, Place
+from dasktune.graph.plan import Node, NodeStep
 from dasktune.graph.policy import Placement, Policy
 from dasktune.needs import Needs
 from dasktune.types import Step
@@ -137,7 +137,7 @@ class SeveralWorkers(Policy):
         """Forget what was seen of workers, and which stages wait for them."""
         self._renew()
 
-    def raised(self, worker: str, place: Place, message: str, now: float) -> Collection[Place]:
+    def raised(self, worker: str, at: NodeStep, message: str, now: float) -> Collection[NodeStep]:
         """Forget what was seen of workers: one may be put aside now."""
         self._renew()
         return ()

@@ -1,7 +1,7 @@
 """Which study has which workers, where several studies run on one cluster.
 
 Each study says how many workers it can use. The workers are shared out fairly by weight under
-these maxima, and what no study can use is lent all the same, since it may be taken back at once.
+these maxima, and what no study can use is granted all the same, since it may be taken back at once.
 A worker that trains is taken back at a step border: its study saves the stage, then gives it up.
 
 Studies with one store train no step twice: a study may wait for a stage that another one trains.
@@ -228,7 +228,7 @@ class _Borrower:
     owed: float = 0.0
 
     def keeps(self, workers: Mapping[str, None]) -> list[str]:
-        """Return those of some workers that it has and need not return, the first lent first."""
+        """Return those of some workers that it has and need not return, the first granted first."""
         return [each for each in self.workers if each in workers and each not in self.recalled]
 
     def can_use(self, worker: str) -> bool:
@@ -288,7 +288,7 @@ class _Sharing:
                 self.targets[users][name] += 1
 
 
-class Lending:
+class StudyShares:
     """Lends the workers of a cluster to the studies that run there.
 
     All times are seconds on one clock that never goes back.
@@ -342,13 +342,14 @@ class Lending:
         busy
             The workers on which it has a stage. All others that it shall return are returned.
         usable
-            The workers that have what its stages need; None for all. It is lent no others.
+            The workers that have what its stages need; None for all. The study is
+            granted no others.
         awaits
             The stages of other studies that it waits for, instead of training them itself.
         wanted
             The workers of `usable` that its stages can use now, those that are busy included; None
-            for all. Others do not count for its claim. It is lent them only while no study wants
-            them.
+            for all. Others do not count for its claim. They are granted to it only while no study
+            wants them.
 
         Returns
         -------
@@ -362,7 +363,7 @@ class Lending:
         borrower.recalled.update(dict.fromkeys(useless))
         self._take_back(borrower)
         self._settle(now)
-        return self.lent(study)
+        return self.granted(study)
 
     def leave(self, study: str, now: float) -> None:
         """Take back all workers of a study that has ended."""
@@ -371,7 +372,7 @@ class Lending:
             self._free.update(borrower.workers)
             self._settle(now)
 
-    def lent(self, study: str) -> frozenset[str]:
+    def granted(self, study: str) -> frozenset[str]:
         """Return the workers that a study may use."""
         borrower = self._studies[study]
         return frozenset(borrower.workers.keys() - borrower.recalled.keys())
@@ -461,8 +462,8 @@ class Lending:
     def _workers_by_users(self) -> dict[_Users, dict[str, None]]:
         """Return the workers by the studies that can use them."""
         pools: dict[_Users, dict[str, None]] = {}
-        lent = [worker for each in self._studies.values() for worker in each.workers]
-        for worker in (*self._free, *lent):
+        granted = [worker for each in self._studies.values() for worker in each.workers]
+        for worker in (*self._free, *granted):
             users = _Users(
                 tuple(name for name, each in self._studies.items() if each.can_use(worker)),
                 tuple(name for name, each in self._studies.items() if each.wants(worker)),
@@ -476,7 +477,7 @@ class Lending:
         The workers of few studies are shared out first, so that a study with workers of its own
         gets the fewer of those that others can use, too. A worker that is of no use to the stages
         of a study must not count for its claim: it would wait for others for ever, while a second
-        study waits for this worker. In the end all are lent, be they of use or not.
+        study waits for this worker. In the end all workers are granted, also those of no use.
         """
         pools, claims = self._workers_by_users(), self._claims()
         shared = self._shared_out(pools, claims)
@@ -532,8 +533,8 @@ class Lending:
     def _recall(self, pool: _Pool, now: float) -> None:
         """Recall workers until those that are on their way back are as many as are missing.
 
-        Idle workers come at once. Of those that train, the last lent are recalled first: they have
-        trained the shortest time since their last change of hands.
+        Idle workers come at once. Of those that train, those that were granted last
+        are recalled first: they have trained the shortest time since then.
         """
         keeps = {name: each.keeps(pool.workers) for name, each in self._studies.items()}
         excess = {name: len(each) - pool.targets.get(name, 0) for name, each in keeps.items()}

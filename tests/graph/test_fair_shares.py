@@ -1,4 +1,4 @@
-"""Fair shares of workers, and lending them to studies."""
+"""Fair shares of workers, and which study is granted which workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dasktune.errors import ConfigurationError
-from dasktune.graph.shares import AwaitedStage, Claim, Lending, even_shares
+from dasktune.graph.fair_shares import AwaitedStage, Claim, StudyShares, even_shares
 from tests.effort import examples
 
 NAMES = ("a", "b", "c", "d")
@@ -24,14 +24,14 @@ CLAIMS = st.dictionaries(
 
 def lent_of(claims: dict[str, Claim], workers: int) -> dict[str, int]:
     """Return how many workers each study has once all have claimed and given back, all at once."""
-    lending = Lending(patience_seconds=0.0)
+    shares = StudyShares(patience_seconds=0.0)
     for number in range(workers):
-        lending.join(f"w{number}", 0.0)
+        shares.join(f"w{number}", 0.0)
     busy = dict.fromkeys(claims, frozenset[str]())
     for _ in range(3):
         for name, claim in claims.items():
-            busy[name] = lending.claim(name, claim, 0.0, busy[name])
-    return {name: min(len(lent), claims[name].workers) for name, lent in busy.items()}
+            busy[name] = shares.claim(name, claim, 0.0, busy[name])
+    return {name: min(len(granted), claims[name].workers) for name, granted in busy.items()}
 
 
 def test_one_study_gets_all_that_it_can_use() -> None:
@@ -96,45 +96,45 @@ def awaiting(*stages: tuple[str, str]) -> frozenset[AwaitedStage]:
     return frozenset(AwaitedStage(*stage) for stage in stages)
 
 
-def shared_by(lending: Lending, awaits: dict[str, frozenset[AwaitedStage]]) -> dict[str, int]:
+def shared_by(shares: StudyShares, awaits: dict[str, frozenset[AwaitedStage]]) -> dict[str, int]:
     """Return how many workers studies have that could use all 12, and train on all they have."""
     for now in range(20):
         for name in awaits:
-            busy = frozenset() if now == 0 else lending.lent(name)
-            lending.claim(name, Claim(workers=12), float(now), busy, awaits=awaits[name])
-    return {name: len(lending.lent(name)) for name in awaits}
+            busy = frozenset() if now == 0 else shares.granted(name)
+            shares.claim(name, Claim(workers=12), float(now), busy, awaits=awaits[name])
+    return {name: len(shares.granted(name)) for name in awaits}
 
 
 def test_stage_of_two_studies_counts_half_for_each() -> None:
-    lending = Lending(patience_seconds=0.0)
+    shares = StudyShares(patience_seconds=0.0)
     for number in range(12):
-        lending.join(f"w{number}", 0.0)
+        shares.join(f"w{number}", 0.0)
     four = awaiting(*(("first", f"stage {number}") for number in range(4)))
-    assert shared_by(lending, {"first": awaiting(), "second": four}) == {"first": 8, "second": 4}
-    assert lending.gains() == {"first": -2.0, "second": 2.0}
-    assert shared_by(lending, {"first": awaiting(), "second": awaiting()}) == {
+    assert shared_by(shares, {"first": awaiting(), "second": four}) == {"first": 8, "second": 4}
+    assert shares.gains() == {"first": -2.0, "second": 2.0}
+    assert shared_by(shares, {"first": awaiting(), "second": awaiting()}) == {
         "first": 6,
         "second": 6,
     }
 
 
 def test_stage_of_three_studies_counts_a_third_for_each() -> None:
-    lending = Lending(patience_seconds=0.0)
+    shares = StudyShares(patience_seconds=0.0)
     for number in range(12):
-        lending.join(f"w{number}", 0.0)
+        shares.join(f"w{number}", 0.0)
     awaits = dict.fromkeys(("first", "second", "third"), awaiting(("first", "trunk")))
-    shared_by(lending, awaits)
-    assert lending.gains() == pytest.approx({"first": -2 / 3, "second": 1 / 3, "third": 1 / 3})
+    shared_by(shares, awaits)
+    assert shares.gains() == pytest.approx({"first": -2 / 3, "second": 1 / 3, "third": 1 / 3})
 
 
 def test_gains_count_trained_stages_of_other_known_studies_alone() -> None:
-    lending = Lending()
-    lending.join("w0", 0.0)
+    shares = StudyShares()
+    shares.join("w0", 0.0)
     own_and_unknown = awaiting(("first", "own"), ("gone", "stage"))
-    lending.claim("first", Claim(workers=1), 0.0, frozenset({"w0"}), awaits=own_and_unknown)
+    shares.claim("first", Claim(workers=1), 0.0, frozenset({"w0"}), awaits=own_and_unknown)
     queue = awaiting(("first", "runs"), ("first", "next"))
-    lending.claim("second", Claim(workers=1), 0.0, awaits=queue)
-    assert lending.gains() == {"first": -0.5, "second": 0.5}, "a worker trains one stage at a time"
+    shares.claim("second", Claim(workers=1), 0.0, awaits=queue)
+    assert shares.gains() == {"first": -0.5, "second": 0.5}, "a worker trains one stage at a time"
 
 
 @settings(max_examples=examples(50))
@@ -142,9 +142,9 @@ def test_gains_count_trained_stages_of_other_known_studies_alone() -> None:
 def test_lent_workers_are_within_one_of_the_even_share(
     claims: dict[str, Claim], workers: int
 ) -> None:
-    lent, even = lent_of(claims, workers), even_shares(claims, workers)
-    assert sum(lent.values()) == min(workers, sum(claim.workers for claim in claims.values()))
-    assert all(abs(lent[name] - even[name]) < 1 + 1e-9 for name in claims)
+    granted, even = lent_of(claims, workers), even_shares(claims, workers)
+    assert sum(granted.values()) == min(workers, sum(claim.workers for claim in claims.values()))
+    assert all(abs(granted[name] - even[name]) < 1 + 1e-9 for name in claims)
 
 
 class Cluster(RuleBasedStateMachine):
@@ -152,7 +152,7 @@ class Cluster(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lending = Lending(patience_seconds=5.0)
+        self.shares = StudyShares(patience_seconds=5.0)
         self.now = 0.0
         self.workers: set[str] = set()
         self.held: dict[str, set[str]] = {}
@@ -163,14 +163,14 @@ class Cluster(RuleBasedStateMachine):
     @rule(number=st.integers(0, 7))
     def join(self, number: int) -> None:
         self.workers.add(f"w{number}")
-        self.lending.join(f"w{number}", self.now)
+        self.shares.join(f"w{number}", self.now)
 
     @rule(number=st.integers(0, 7))
     def lose(self, number: int) -> None:
         self.workers.discard(f"w{number}")
         for held in self.held.values():
             held.discard(f"w{number}")
-        self.lending.lose(f"w{number}", self.now)
+        self.shares.lose(f"w{number}", self.now)
 
     @rule(study=st.sampled_from(NAMES), workers=st.integers(0, 9), weight=st.sampled_from([1, 2]))
     def claim(self, study: str, workers: int, weight: float) -> None:
@@ -193,7 +193,7 @@ class Cluster(RuleBasedStateMachine):
         study = data.draw(st.sampled_from(sorted(self.claims)))
         del self.claims[study]
         self.held.pop(study, None)
-        self.lending.leave(study, self.now)
+        self.shares.leave(study, self.now)
 
     @rule(seconds=st.floats(0.1, 20.0))
     def wait(self, seconds: float) -> None:
@@ -207,23 +207,23 @@ class Cluster(RuleBasedStateMachine):
             for study in self.claims:
                 self._ask(study)
             self.now += 100.0
-        lent = {study: self.lending.lent(study) for study in self.claims}
+        granted = {study: self.shares.granted(study) for study in self.claims}
         for poor, claim in self.claims.items():
             usable = self.usable.get(poor)
-            assert usable is None or lent[poor] <= usable
+            assert usable is None or granted[poor] <= usable
             for rich, other in self.claims.items():
-                may_move = self._wanted_of(poor, lent[rich])
-                if len(self._wanted_of(poor, lent[poor])) >= claim.workers or not may_move:
+                may_move = self._wanted_of(poor, granted[rich])
+                if len(self._wanted_of(poor, granted[poor])) >= claim.workers or not may_move:
                     continue
                 # None has what it cannot use.
-                assert may_move <= self._wanted_of(rich, lent[rich])
-                assert len(self._wanted_of(rich, lent[rich])) <= other.workers
+                assert may_move <= self._wanted_of(rich, granted[rich])
+                assert len(self._wanted_of(rich, granted[rich])) <= other.workers
                 if all(each is None for each in (*self.usable.values(), *self.wanted.values())):
                     # Studies that miss a part of a worker take turns with it; one may be on its
                     # way from one study to another.
                     even = even_shares(self.claims, len(self.workers))
-                    assert even[poor] - len(lent[poor]) < 1
-                    assert len(lent[rich]) - even[rich] < 1
+                    assert even[poor] - len(granted[poor]) < 1
+                    assert len(granted[rich]) - even[rich] < 1
 
     def _wanted_of(self, study: str, workers: frozenset[str]) -> frozenset[str]:
         for only in (self.usable.get(study), self.wanted.get(study)):
@@ -231,11 +231,11 @@ class Cluster(RuleBasedStateMachine):
         return workers
 
     def _ask(self, study: str) -> None:
-        """Use as many workers as are claimed and lent; what was busy is saved and given up."""
+        """Use as many workers as are claimed and granted; what was busy is saved and given up."""
         held = self.held.get(study, set())
-        may_use = held & self.lending.lent(study) if held else set()
+        may_use = held & self.shares.granted(study) if held else set()
         busy = frozenset(sorted(may_use)[: self.claims[study].workers])
-        lent = self.lending.claim(
+        granted = self.shares.claim(
             study,
             self.claims[study],
             self.now,
@@ -243,15 +243,15 @@ class Cluster(RuleBasedStateMachine):
             self.usable.get(study),
             wanted=self.wanted.get(study),
         )
-        self.held[study] = set(lent | busy)
+        self.held[study] = set(granted | busy)
 
     @invariant()
     def no_worker_is_used_by_two(self) -> None:
         used = [worker for held in self.held.values() for worker in held]
         assert len(used) == len(set(used))
-        lent = [worker for study in self.claims for worker in self.lending.lent(study)]
-        assert len(lent) == len(set(lent))
-        assert set(lent) <= self.workers
+        granted = [worker for study in self.claims for worker in self.shares.granted(study)]
+        assert len(granted) == len(set(granted))
+        assert set(granted) <= self.workers
 
 
 TestCluster = Cluster.TestCase
@@ -259,122 +259,122 @@ TestCluster.settings = settings(max_examples=examples(60))
 
 
 def test_busy_worker_is_recalled_after_the_patience_alone() -> None:
-    lending = Lending(patience_seconds=5.0)
+    shares = StudyShares(patience_seconds=5.0)
     for worker in ("w0", "w1"):
-        lending.join(worker, 0.0)
+        shares.join(worker, 0.0)
     busy = frozenset(["w0", "w1"])
-    lending.claim("a", Claim(workers=9), 0.0)
-    assert lending.claim("a", Claim(workers=9), 0.0, busy) == busy
-    assert lending.claim("b", Claim(workers=9), 1.0) == set()
-    assert lending.claim("a", Claim(workers=9), 5.9, busy) == busy
-    (kept,) = lending.claim("a", Claim(workers=9), 6.0, busy)
+    shares.claim("a", Claim(workers=9), 0.0)
+    assert shares.claim("a", Claim(workers=9), 0.0, busy) == busy
+    assert shares.claim("b", Claim(workers=9), 1.0) == set()
+    assert shares.claim("a", Claim(workers=9), 5.9, busy) == busy
+    (kept,) = shares.claim("a", Claim(workers=9), 6.0, busy)
     (returned,) = busy - {kept}
-    assert lending.claim("b", Claim(workers=9), 7.0) == set()  # it still trains there
-    lending.claim("a", Claim(workers=9), 8.0, busy=frozenset([kept]))
-    assert lending.lent("b") == {returned}
+    assert shares.claim("b", Claim(workers=9), 7.0) == set()  # it still trains there
+    shares.claim("a", Claim(workers=9), 8.0, busy=frozenset([kept]))
+    assert shares.granted("b") == {returned}
 
 
 def test_idle_worker_is_recalled_at_once() -> None:
-    lending = Lending(patience_seconds=1e9)
-    lending.join("w0", 0.0)
-    assert lending.claim("a", Claim(workers=0), 0.0) == {"w0"}  # of no use to any study
-    assert lending.claim("b", Claim(workers=1), 0.0) == set()
-    lending.claim("a", Claim(workers=0), 0.0)
-    assert lending.lent("b") == {"w0"}
+    shares = StudyShares(patience_seconds=1e9)
+    shares.join("w0", 0.0)
+    assert shares.claim("a", Claim(workers=0), 0.0) == {"w0"}  # of no use to any study
+    assert shares.claim("b", Claim(workers=1), 0.0) == set()
+    shares.claim("a", Claim(workers=0), 0.0)
+    assert shares.granted("b") == {"w0"}
 
 
 def test_three_studies_take_turns_on_two_workers() -> None:
-    lending = Lending(patience_seconds=5.0)
+    shares = StudyShares(patience_seconds=5.0)
     for worker in ("w0", "w1"):
-        lending.join(worker, 0.0)
+        shares.join(worker, 0.0)
     claim = Claim(workers=5)
     busy = dict.fromkeys("abc", frozenset[str]())
     seconds = dict.fromkeys("abc", 0)
     for now in range(600):
         for study in "abc":
-            busy[study] = lending.claim(study, claim, float(now), busy[study])
+            busy[study] = shares.claim(study, claim, float(now), busy[study])
             seconds[study] += len(busy[study])
     assert sum(seconds.values()) > 0.98 * 1200
     assert min(seconds.values()) > 0.9 * 400
 
 
 def test_study_with_workers_of_its_own_leaves_the_others() -> None:
-    lending = Lending(patience_seconds=0.0)
+    shares = StudyShares(patience_seconds=0.0)
     for worker in ("gpu0", "gpu1", "cpu0", "cpu1"):
-        lending.join(worker, 0.0)
+        shares.join(worker, 0.0)
     claim, gpus = Claim(workers=9), frozenset(["gpu0", "gpu1"])
     busy = dict.fromkeys("ab", frozenset[str]())
     for now in range(4):
-        busy["a"] = lending.claim("a", claim, float(now), busy["a"])
-        busy["b"] = lending.claim("b", claim, float(now), busy["b"], usable=gpus)
+        busy["a"] = shares.claim("a", claim, float(now), busy["a"])
+        busy["b"] = shares.claim("b", claim, float(now), busy["b"], usable=gpus)
     assert busy == {"a": {"cpu0", "cpu1"}, "b": gpus}
 
 
 def test_studies_take_turns_beside_workers_of_no_use() -> None:
-    lending = Lending(patience_seconds=5.0)
+    shares = StudyShares(patience_seconds=5.0)
     for worker in ("gpu0", "cpu0", "cpu1", "cpu2"):
-        lending.join(worker, 0.0)
+        shares.join(worker, 0.0)
     claim, gpu = Claim(workers=1), frozenset(["gpu0"])
     busy = dict.fromkeys("ab", frozenset[str]())
     seconds = dict.fromkeys("ab", 0)
     for now in range(600):
         for study in "ab":
-            busy[study] = lending.claim(study, claim, float(now), busy[study], usable=gpu)
+            busy[study] = shares.claim(study, claim, float(now), busy[study], usable=gpu)
             seconds[study] += len(busy[study])
     assert min(seconds.values()) > 0.4 * 600
 
 
 def test_light_study_takes_its_turn_on_one_worker() -> None:
-    lending = Lending(patience_seconds=5.0)
-    lending.join("w0", 0.0)
+    shares = StudyShares(patience_seconds=5.0)
+    shares.join("w0", 0.0)
     weights = {"light": 1.0, "heavy": 2.0}
     busy = dict.fromkeys(weights, frozenset[str]())
     seconds = dict.fromkeys(weights, 0)
     for now in range(900):
         for study, weight in weights.items():
             claim = Claim(workers=2, weight=weight)
-            busy[study] = lending.claim(study, claim, float(now), busy[study])
+            busy[study] = shares.claim(study, claim, float(now), busy[study])
             seconds[study] += len(busy[study])
     assert 0.25 * 900 < seconds["light"] < 0.42 * 900
     assert seconds["heavy"] > 0.55 * 900
 
 
 def test_worker_that_no_study_can_use_is_lent_to_none() -> None:
-    lending = Lending()
-    lending.join("w0", 0.0)
-    lending.join("w1", 0.0)
-    assert lending.claim("a", Claim(workers=9), 0.0, usable=frozenset(["w1"])) == {"w1"}
+    shares = StudyShares()
+    shares.join("w0", 0.0)
+    shares.join("w1", 0.0)
+    assert shares.claim("a", Claim(workers=9), 0.0, usable=frozenset(["w1"])) == {"w1"}
 
 
 def test_worker_that_a_study_cannot_use_now_is_lent_to_another() -> None:
-    lending = Lending(patience_seconds=1e9)
+    shares = StudyShares(patience_seconds=1e9)
     for worker in ("gpu", "cpu"):
-        lending.join(worker, 0.0)
+        shares.join(worker, 0.0)
     claim, wanted = Claim(workers=1), {"a": "gpu", "b": "cpu"}
-    first, second = lending.claim("a", claim, 0.0), lending.claim("b", claim, 0.0)
+    first, second = shares.claim("a", claim, 0.0), shares.claim("b", claim, 0.0)
     assert first == {"gpu", "cpu"} - second
     # Each has as many as it claims: whichever they have, they exchange them.
     wanted = wanted if first == {"cpu"} else {"a": "cpu", "b": "gpu"}
     for _ in range(2):
         for study, worker in wanted.items():
-            lending.claim(study, claim, 0.0, wanted=frozenset([worker]))
-    assert {study: lending.lent(study) for study in wanted} == {
+            shares.claim(study, claim, 0.0, wanted=frozenset([worker]))
+    assert {study: shares.granted(study) for study in wanted} == {
         study: {worker} for study, worker in wanted.items()
     }
 
 
 def seconds_at_work(claims: dict[str, Claim], workers: int, seconds: int) -> dict[str, int]:
     """Return for how many worker seconds each study trained, in stages of as many as it claims."""
-    lending = Lending()
+    shares = StudyShares()
     for number in range(workers):
-        lending.join(f"w{number}", 0.0)
+        shares.join(f"w{number}", 0.0)
     busy = dict.fromkeys(claims, frozenset[str]())
     trained = dict.fromkeys(claims, 0)
     for second in range(seconds):
         for name, claim in claims.items():
-            lent = lending.claim(name, claim, float(second), busy[name])
-            whole = len(lent) - len(lent) % claim.least
-            busy[name] = frozenset(sorted(lent)[: min(whole, claim.workers)])
+            granted = shares.claim(name, claim, float(second), busy[name])
+            whole = len(granted) - len(granted) % claim.least
+            busy[name] = frozenset(sorted(granted)[: min(whole, claim.workers)])
             trained[name] += len(busy[name])
     return trained
 
@@ -416,14 +416,14 @@ def test_least_workers_beyond_the_claim_are_refused() -> None:
 
 def test_workers_come_back_in_the_order_of_their_recall() -> None:
     names = [f"w{number}" for number in range(40)]
-    lending = Lending(patience_seconds=0.0)
+    shares = StudyShares(patience_seconds=0.0)
     for name in names:
-        lending.join(name, 0.0)
+        shares.join(name, 0.0)
     one = Claim(workers=40)
-    lending.claim("first", one, 0.0, busy=frozenset(names))
-    lending.claim("second", one, 0.0)
-    lending.claim("second", one, 1.0)  # it has waited for long enough: 20 are recalled
-    lending.claim("first", one, 2.0)  # all of them are idle now
-    assert lending.lent("second") == frozenset(names[:20])
-    lending.claim("third", one, 3.0)  # the last lent are recalled first
-    assert lending.lent("second") == frozenset(names[6:20])
+    shares.claim("first", one, 0.0, busy=frozenset(names))
+    shares.claim("second", one, 0.0)
+    shares.claim("second", one, 1.0)  # it has waited for long enough: 20 are recalled
+    shares.claim("first", one, 2.0)  # all of them are idle now
+    assert shares.granted("second") == frozenset(names[:20])
+    shares.claim("third", one, 3.0)  # the last granted are recalled first
+    assert shares.granted("second") == frozenset(names[6:20])

@@ -10,12 +10,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from dasktune._driver.scaling import demand_of, running_steps, usable_slots
+from dasktune._driver.worker_demand import demand_of, running_steps, usable_slots
 from dasktune.graph.devices import with_devices
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Lent, WorkerGone, WorkerJoined, WorkerLost, WorkersJoined
+from dasktune.graph.events import Granted, WorkerGone, WorkerJoined, WorkerLost, WorkersJoined
+from dasktune.graph.fair_shares import Claim, StudyShares
 from dasktune.graph.keys import root_key
-from dasktune.graph.shares import Claim, Lending
 from dasktune.graph.view import RunView
 from dasktune.sequences import Constant
 from tests.graph.test_dispatch import Table, turn
@@ -146,17 +146,17 @@ class Sharer:
     def __init__(self, name: str, workers: Mapping[str, str]) -> None:
         self.name = name
         self.dispatcher = Dispatcher(root_key(name, 0))
-        self.dispatcher.handle(Lent(workers=frozenset()), 0.0)
+        self.dispatcher.handle(Granted(workers=frozenset()), 0.0)
         joined = (WorkerJoined(worker=each, kind=kind) for each, kind in workers.items())
         self.dispatcher.handle(WorkersJoined(workers=tuple(joined)), 0.0)
         sequences = with_devices({"lr": Constant(0.1)}, [(0, 2)])
         self.dispatcher.register(0, sequences, 8)
         self.dispatcher.extend(0, 8, 0.0, 0.0)
 
-    def claim(self, lending: Lending, now: float) -> None:
+    def claim(self, shares: StudyShares, now: float) -> None:
         view = RunView(self.dispatcher)
         demand = demand_of(view, now, left=0, least=view.least_workers)
-        lent = lending.claim(
+        granted = shares.claim(
             self.name,
             Claim(workers=demand.workers, least=demand.least),
             now,
@@ -164,7 +164,7 @@ class Sharer:
             frozenset(view.claimable),
             wanted=demand.wanted,
         )
-        self.dispatcher.handle(Lent(workers=lent), now)
+        self.dispatcher.handle(Granted(workers=granted), now)
 
     @property
     def has_begun(self) -> bool:
@@ -173,14 +173,14 @@ class Sharer:
 
 def test_studies_with_stages_of_two_workers_all_begin() -> None:
     workers = {"a0": "a", "b0": "b", "a1": "a", "b1": "b"}
-    lending = Lending()
+    shares = StudyShares()
     studies = [Sharer(name, workers) for name in ("first", "second")]
     for study, own in zip(studies, (("a0", "b0"), ("a1", "b1")), strict=True):
         for worker in own:  # each has one worker of each class
-            lending.join(worker, 0.0)
+            shares.join(worker, 0.0)
         claim = Claim(workers=2, least=2)
-        lending.claim(study.name, claim, 0.0, usable=frozenset(own))
+        shares.claim(study.name, claim, 0.0, usable=frozenset(own))
     for second in range(10):
         for study in studies:
-            study.claim(lending, float(second))
+            study.claim(shares, float(second))
     assert all(study.has_begun for study in studies)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dasktune._worker import sharing
+from dasktune._worker import shared_device as sharing
 from dasktune._worker.errors_in_words import is_out_of_memory
 from dasktune._worker.gpus import Gpu
 from dasktune._worker.hardware import Hardware
-from dasktune._worker.sharing import (
+from dasktune._worker.shared_device import (
     describe_sharing,
     device_name,
     free_unused,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import dasktune as dt
 from dasktune.errors import ConfigurationError
-from dasktune.simulate.sharing import SharedDevice, SharedPace
+from dasktune.simulate.shared_pace import SharedDevice, SharedPace
 from dasktune.traces.timing import EvenPace
 
 

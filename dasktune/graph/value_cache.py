@@ -1,4 +1,4 @@
-"""The values of curves that change at every step, evaluated once for all trials of a plan.
+"""The values of sequences that change at every step, evaluated once for all trials of a plan.
 
 Values are kept packed, 8 bytes a step, in blocks of consecutive steps; the blocks that were made
 first are dropped where there are too many of them, and evaluated again when they are needed.
@@ -18,7 +18,7 @@ _Block = tuple[ValueFunction, Step, Step]
 """A curve, its first step, and the step after its last one."""
 
 
-class Curves:
+class ValueCache:
     """Packed values of curves, for one thread.
 
     Parameters
