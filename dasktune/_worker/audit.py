@@ -13,9 +13,9 @@ with the one that trained.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from dasktune._worker.control import Control
 from dasktune._worker.divided import AnyRun, DividedRun
@@ -23,10 +23,11 @@ from dasktune._worker.errors_in_words import in_words
 from dasktune._worker.job import AuditSpec, Job
 from dasktune._worker.messages import AuditEnded, AuditStatus
 from dasktune._worker.peers import LenderLostError
+from dasktune._worker.step_watch import StepWatch
+from dasktune._worker.trainers import Trainers, proof_of, sequences_of
+from dasktune._worker.writer import StateWriter
 from dasktune.errors import CorruptCheckpointError
 from dasktune.graph.devices import devices_at, without_devices
-from dasktune.sequences import Sequence
-from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import Snapshot, decode, encode
 from dasktune.trainer.base import is_harmless
 from dasktune.trainer.check_resume.check import tolerance_of
@@ -37,19 +38,6 @@ from dasktune.types import Metrics, Step
 
 MOST_DIFFERENCES = 8
 """Parts of a state that are named."""
-
-
-class Begin(Protocol):
-    """Returns a new trainer that holds the state after a step; at step 0 there is none."""
-
-    def __call__(
-        self,
-        step: Step,
-        state: Mapping[str, object] | None = None,
-        proof: Mapping[str, str] | None = None,
-        /,
-    ) -> AnyRun:
-        """Build the trainer, and load the state with what its maker held beside it."""
 
 
 class _ToldToEndError(Exception):
@@ -72,29 +60,22 @@ class _Way:
 
 
 class AuditRun:
-    """One audit while it runs.
-
-    `load` returns the stored state of a key, and its proof. `on_step` is called when the trainer
-    begins its part of a step, `on_wait` when it has ended it: what follows may wait for the store.
-    """
+    """One audit while it runs."""
 
     def __init__(
         self,
         spec: AuditSpec,
         control: Control,
         *,
-        sequences: Mapping[str, Sequence],
         job: Job,
-        store: CheckpointStore,
-        load: Callable[[str], tuple[Mapping[str, Any], Mapping[str, str] | None]],
-        begin: Begin,
-        on_step: Callable[[], None],
-        on_wait: Callable[[], None],
+        trainers: Trainers,
+        writer: StateWriter,
+        watch: StepWatch,
     ) -> None:
-        self._spec, self._control, self._keyed = spec, control, sequences
-        self._sequences = without_devices(sequences)
-        self._store, self._environment = store, job.environment
-        self._load, self._begin, self._on_step, self._on_wait = load, begin, on_step, on_wait
+        self._spec, self._control, self._keyed = spec, control, sequences_of(spec.stage)
+        self._sequences = without_devices(self._keyed)
+        self._environment = job.environment
+        self._trainers, self._writer, self._watch = trainers, writer, watch
         self._tolerance = tolerance_of(job.trainer_class, job.device)
         self._harmless = harmless_in_state(job.trainer_class)
         self._end_step = spec.stage.start
@@ -151,16 +132,34 @@ class AuditRun:
 
     def _begun(self, step: Step, key: str) -> AnyRun:
         """Return a new trainer that holds a stored state; at step 0 it is just built."""
-        return self._begin(step, *self._load(key)) if step else self._begin(0)
+        if step == 0:
+            return self._begin(0)
+        state, commit = self._writer.load(key)
+        return self._begin(step, state, proof_of(commit))
 
     def _resumed(self, step: Step, way: _Way) -> AnyRun:
         """Return a new trainer that holds a state which this worker made before."""
         return self._begin(step, _decoded(way.states[step]), way.proofs[step])
 
+    def _begin(
+        self,
+        step: Step,
+        state: Mapping[str, object] | None = None,
+        proof: Mapping[str, str] | None = None,
+    ) -> AnyRun:
+        """Return a new trainer that holds the state after a step."""
+        stage, trainers = self._spec.stage, self._trainers
+        lenders = tuple(stage.lenders[: devices_at(self._keyed, step) - 1])
+        # It compares the steps; a trainer that cannot resume is found by them.
+        proving = trainers.proving(proof, refuses=False)
+        run = trainers.new(stage.seed, self._keyed, step, state, lenders, proving)
+        trainers.known_files.refuse_changed()  # not a difference of the trainer
+        return run
+
     def _advance(self, run: AnyRun) -> AnyRun:
         """Train a step; return the trainer, another one where the number of devices changes."""
         self._heed_orders(run.step)
-        self._on_step()
+        self._watch.begin()
         if devices_at(self._keyed, run.step) != (run.devices if isinstance(run, DividedRun) else 1):
             state = run.state()
             run = self._begin(run.step, _decoded(encode(state)), run.proof(state))
@@ -249,7 +248,7 @@ class AuditRun:
 
     def _is_from_elsewhere(self) -> bool:
         """Return whether a state on the way was made in another environment than this one."""
-        commits = self._store.commits(self._spec.states.values()).values()
+        commits = self._trainers.store.commits(self._spec.states.values()).values()
         return not all(
             is_same_environment(commit.environment, self._environment) for commit in commits
         )
@@ -269,14 +268,14 @@ class AuditRun:
     def _compare_state(self, run: AnyRun, key: str) -> None:
         state = run.state()
         snapshot, proof = encode(state), run.proof(state)
-        self._on_wait()
-        commit = self._store.commit_of(key)
+        self._watch.end()
+        commit = self._trainers.store.commit_of(key)
         if commit is None:  # evicted since
             return
         self._compared += 1
         if commit.digest == snapshot.digest:
             return
-        stored, _ = self._store.load(key)
+        stored, _ = self._trainers.store.load(key)
         self._of_state += self._differing(stored, _decoded(snapshot), "state")
         if self._of_state:
             self._first.states[run.step], self._first.proofs[run.step] = snapshot, proof

@@ -9,16 +9,15 @@ from dasktune.types import Step
 
 
 class Control:
-    """The orders of other threads to an attempt; they may come before it starts.
-
-    Attributes
-    ----------
-    ordered
-        When it was told to end at its next step (`time.monotonic`); None if it was not.
-    """
+    """The orders of other threads to an attempt; they may come before it starts."""
 
     def __init__(self) -> None:
+        #: Whether nobody waits for the attempt any more. The event loop sets it, once.
+        self.is_abandoned = False
+        #: When the attempt was told to end at its next step (`time.monotonic`); None if it was not.
+        #: Set once, under the lock; read without it.
         self.ordered: float | None = None
+        #: The lock of the attributes below, which the event loop and the thread that trains change.
         self._lock = threading.Lock()
         self._saves: set[Step] = set()
         self._stop_at: Step | None = None

@@ -118,7 +118,7 @@ class StagePlugin(WorkerPlugin):
             self.problem = f"{type(error).__name__}: {error}"
             return
         self.numerics, self.gpu = job.numerics, job.gpu
-        self._workers = WorkerLenders(worker, self.plan.run, lambda: self.host.make_room())
+        self._workers = WorkerLenders(worker, self.plan.run, lambda: self.host.trainers.make_room())
         self.host = StageHost(job, self._emit, self._give_up_from_thread, workers=self._workers)
         if self.plan.needs_process or job.is_own_process:
             give_own_generator()  # now that the store's client is loaded, too
@@ -178,7 +178,7 @@ class StagePlugin(WorkerPlugin):
         the worker's alone, the worker alone is closed.
         """
         worker = self._worker
-        await asyncio.to_thread(self.host.finish_writes, LAST_WRITES_SECONDS)
+        await asyncio.to_thread(self.host.writer.finish, LAST_WRITES_SECONDS)
         await asyncio.sleep(LAST_MESSAGES_SECONDS)
         if self.plan.driver == this_process() or len(_WORKERS) > 1:
             self._is_closed = True  # nobody waits for the thread that hangs

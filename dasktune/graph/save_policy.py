@@ -14,7 +14,7 @@ class SavePolicy:
     """Steps inside a stage at which its state is saved.
 
     The ends of stages and the branch points known to the plan are saved, but for ends that are
-    cheaper to train again (`dasktune._worker.host.StageHost.may_omit`); and
+    cheaper to train again (`dasktune._worker.stage_run.StageRun.may_omit`); and
     unless `every` is given, a worker also saves whenever what saving costs is at most 2% of
     the time trained since the last save.
 

@@ -103,13 +103,13 @@ PLANTED = (
     ),
     Planted(
         name="the loser of a commit continues from its own state",
-        path="dasktune/_worker/host.py",
+        path="dasktune/_worker/writer.py",
         before="commit.attempt != attempt and commit.digest != write.snapshot.digest",
         after="False",
     ),
     Planted(
         name="a warm trainer is used for any state",
-        path="dasktune/_worker/host.py",
+        path="dasktune/_worker/trainers.py",
         before="(self.key, self.devices, self.lenders) != (key, devices, lenders)",
         after="self.devices != devices",
     ),

@@ -109,7 +109,7 @@ class Watched(Adding):
 
     def train(self) -> None:
         super().train()
-        self.began.append(self.host.step_began)
+        self.began.append(self.host.watch.began)
 
 
 class Costly(Adding):
@@ -157,7 +157,7 @@ class Worker:
 
     def train(self, start: int, stop: int, *saves: int, name: str = "") -> None:
         self.host.run(stage(name or f"{start}-{stop}", start, stop, *saves))
-        self.host.finish_writes(60)
+        self.host.writer.finish(60)
 
     @property
     def metrics(self) -> dict[int, Mapping[str, float]]:
@@ -420,7 +420,7 @@ def test_each_step_of_an_audit_is_watched(workers: Any, monkeypatch: pytest.Monk
     commit_of = store.commit_of
 
     def waited(key: str) -> Any:
-        waiting.append(worker.host.step_began)
+        waiting.append(worker.host.watch.began)
         return commit_of(key)
 
     monkeypatch.setattr(store, "commit_of", waited)

@@ -223,7 +223,7 @@ def test_audit_trains_on_as_many_devices_again(trainer: type, status: str, tmp_p
     devices = Piecewise([1, 2], boundaries=[2])
     for spec in (stage(0, 2, devices, drop=0.5), stage(2, 5, devices, drop=0.5)):
         assert host.run(replace(spec, saves=(3,))).status == "trained"
-    host.finish_writes(60)
+    host.writer.finish(60)
     saved = {each.step: each.key for each in messages if isinstance(each, StateSaved)}
     progress = [each for each in messages if isinstance(each, StageProgress)]
     metrics = {step: values for each in progress for step, _, values in each.reports}

@@ -14,7 +14,7 @@ import pytest
 
 import dasktune as dt
 from dasktune._worker.control import Control
-from dasktune._worker.host import PENDING_WRITES, StageHost
+from dasktune._worker.host import StageHost
 from dasktune._worker.job import Job, StageSpec
 from dasktune._worker.messages import (
     StageEnded,
@@ -27,6 +27,9 @@ from dasktune._worker.messages import (
     StateSaved,
     StoreFailed,
 )
+from dasktune._worker.stage_run import StageRun
+from dasktune._worker.trainers import Lineage
+from dasktune._worker.writer import PENDING_WRITES, StateWriter
 from dasktune.errors import StorageError
 from dasktune.graph.keys import Chain, encode_at
 from dasktune.sequences import Constant
@@ -68,7 +71,7 @@ class Counting(dt.Trainer):
         self.done = state["done"]
 
 
-class WatchedHost(StageHost):
+class WatchedWriter(StateWriter):
     """Sets an event once training waits for the store."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -82,7 +85,7 @@ class WatchedHost(StageHost):
         return has_room
 
 
-class OneByOneHost(StageHost):
+class OneByOneWriter(StateWriter):
     """Takes memory for a snapshot when all others are written, and notes where it lies."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -107,7 +110,14 @@ class FullStore(CheckpointStore):
 class Bench:
     """A host, all that it said, and its store."""
 
-    def __init__(self, folder: Path, host: type[StageHost] = StageHost, **options: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        writer: type[StateWriter] = StateWriter,
+        *,
+        store: CheckpointStore | None = None,
+        **options: Any,
+    ) -> None:
         self.trainer = type("Counting", (Counting,), {})
         job = Job(
             trainer_class=self.trainer,
@@ -117,8 +127,10 @@ class Bench:
             report_every=1,
         )
         self.messages: list[StageMessage] = []
-        self.host = host(job, self.messages.extend, **options)
-        self.store = self.host.store
+        self.store = store or CheckpointStore(job.store)
+        emit = self.messages.extend
+        self.writer = writer(self.store, emit, environment=job.environment, **options)
+        self.host = StageHost(job, emit, writer=self.writer)
 
     def spec(self, attempt: str, start: int, stop: int, saves: tuple[int, ...] = ()) -> StageSpec:
         chain = chain_at(start)
@@ -134,6 +146,18 @@ class Bench:
 
     def run(self, attempt: str, start: int, stop: int, saves: tuple[int, ...] = ()) -> Any:
         return self.host.run(self.spec(attempt, start, stop, saves))
+
+    def stage_run(self, attempt: str, start: int, stop: int) -> StageRun:
+        host = self.host
+        return StageRun(
+            self.spec(attempt, start, stop),
+            Control(),
+            job=host.job,
+            trainers=host.trainers,
+            writer=host.writer,
+            watch=host.watch,
+            emit=self.messages.extend,
+        )
 
     def messages_of(self, kind: type[Sent]) -> list[Sent]:
         return [message for message in self.messages if isinstance(message, kind)]
@@ -155,11 +179,13 @@ def chain_at(step: int) -> Chain:
 
 
 @contextmanager
-def bench_in(folder: Path, host: type[StageHost] = StageHost, **options: Any) -> Iterator[Bench]:
-    bench = Bench(folder, host, **options)
+def bench_in(
+    folder: Path, writer: type[StateWriter] = StateWriter, **options: Any
+) -> Iterator[Bench]:
+    bench = Bench(folder, writer, **options)
     yield bench
     bench.host.close(PATIENCE)
-    assert not bench.host._writer.is_alive()
+    assert not bench.writer._thread.is_alive()
 
 
 @pytest.fixture
@@ -233,7 +259,7 @@ def test_stage_that_raises_sends_its_log(bench: Bench) -> None:
 def test_running_stage_sends_its_log_now_and_then(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dasktune._worker.host.LOG_SECONDS", -1.0)
+    monkeypatch.setattr("dasktune._worker.stage_run.LOG_SECONDS", -1.0)
     bench.trainer.before_step = staticmethod(lambda done: print(f"step {done}"))
     bench.run("a1", 0, 2, saves=(1,))
     assert [log.text for log in bench.messages_of(StagePrinted)] == ["step 0", "step 0\nstep 1"]
@@ -362,20 +388,36 @@ def test_a_stage_that_comes_after_closing_is_skipped(bench: Bench) -> None:
     assert bench.trainer.builds == 1
 
 
+def test_trainer_abandoned_while_it_is_kept_is_dropped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep = bench.host.trainers.keep
+
+    def abandon_and_keep(lineage: Lineage) -> None:
+        bench.host.abandon("a1")
+        keep(lineage)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.host.trainers, "keep", abandon_and_keep)
+        bench.run("a1", 0, 2)
+    bench.run("b1", 2, 3)
+    assert bench.trainer.builds == 2
+
+
 # ---------------------------------------------------------------------- the store
 
 
 def reached_while_held(bench: Bench, stop: int) -> list[int]:
     """Train while nothing can be saved; return the steps that begin before training waits."""
-    host, store = bench.host, bench.store
-    assert isinstance(host, WatchedHost)
+    writer, store = bench.writer, bench.store
+    assert isinstance(writer, WatchedWriter)
     assert isinstance(store, HeldStore)
     reached: list[int] = []
     bench.trainer.before_step = staticmethod(reached.append)
     store.hold()
     thread = threading.Thread(target=bench.run, args=("a1", 0, stop, tuple(range(1, stop))))
     thread.start()
-    assert host.waits.wait(PATIENCE)
+    assert writer.waits.wait(PATIENCE)
     before = [*reached]
     store.release()
     thread.join(PATIENCE)
@@ -384,7 +426,7 @@ def reached_while_held(bench: Bench, stop: int) -> list[int]:
 
 
 def test_training_waits_for_the_store(tmp_path: Path) -> None:
-    with bench_in(tmp_path, WatchedHost, store=HeldStore(str(tmp_path))) as bench:
+    with bench_in(tmp_path, WatchedWriter, store=HeldStore(str(tmp_path))) as bench:
         # One is being written, so many wait, and the next one is held in the trainer's hands.
         assert len(reached_while_held(bench, 12)) == PENDING_WRITES + 2
 
@@ -395,7 +437,7 @@ def test_of_large_states_fewer_wait(tmp_path: Path, limit: int, most: int) -> No
         return {"done": self.done, "weights": np.zeros(8)}
 
     store = HeldStore(str(tmp_path))
-    with bench_in(tmp_path, WatchedHost, store=store, pending_bytes=limit) as bench:
+    with bench_in(tmp_path, WatchedWriter, store=store, pending_bytes=limit) as bench:
         bench.trainer.state_dict = state_dict
         assert len(reached_while_held(bench, 6)) == most + 1
 
@@ -404,12 +446,12 @@ def test_the_memory_of_a_written_snapshot_is_used_again(tmp_path: Path) -> None:
     def state_dict(self: Counting) -> dict[str, Any]:
         return {"done": self.done, "weights": np.full(1000, self.done)}
 
-    with bench_in(tmp_path, OneByOneHost) as bench:
+    with bench_in(tmp_path, OneByOneWriter) as bench:
         bench.trainer.state_dict = state_dict
         bench.run("a1", 0, 5, saves=(1, 2, 3, 4))
         assert bench.saved_steps() == [1, 2, 3, 4, 5]
-        assert len(bench.host.addresses) == 5
-        assert len(set(bench.host.addresses)) == 1
+        assert len(bench.writer.addresses) == 5
+        assert len(set(bench.writer.addresses)) == 1
         for step in range(1, 6):
             assert (bench.store.load(chain_at(step).key)[0]["weights"] == step).all()
 

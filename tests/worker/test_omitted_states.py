@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from dasktune._worker.host import MEASURED_SAVES, Lineage
 from dasktune._worker.messages import StageEnded, StageProgress, StateOmitted, StateSaved
+from dasktune._worker.trainers import Lineage
+from dasktune._worker.writer import MEASURED_SAVES
 from dasktune.graph.audits import ALWAYS
 from dasktune.storage.codec import encode
 from tests.worker.held_store import HeldStore
@@ -31,7 +32,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def know_cost(bench: Bench, seconds: float) -> None:
-    bench.host._saves, bench.host._save_seconds = MEASURED_SAVES, seconds
+    bench.host.writer._saves, bench.host.writer._shortest = MEASURED_SAVES, seconds
 
 
 def run(bench: Bench, attempt: str, start: int, stop: int, omits: Any = ANY, **more: Any) -> Any:
@@ -54,9 +55,9 @@ def test_first_ends_are_stored_to_measure_the_cost(tmp_path: Path) -> None:
     with bench_in(tmp_path) as bench:
         for number in range(MEASURED_SAVES):
             receipt = run(bench, f"a{number}", 0, 3 + number)
-            bench.host.finish_writes(30.0)
+            bench.host.writer.finish(30.0)
             assert not receipt.is_omitted
-        assert 0 < bench.host._save_seconds < 1e6
+        assert 0 < bench.host.writer.save_seconds < 1e6
         know_cost(bench, 1e6)
         assert run(bench, "b1", 0, 15).is_omitted
 
@@ -101,7 +102,7 @@ def test_end_after_a_save_nobody_ordered_is_stored(
     """The driver would not wait for the state before, and have the whole stage trained again."""
     bench.host.control("a1").save_at(1)
     run(bench, "a1", 0, 3, saves=saves)
-    bench.host.finish_writes(30.0)
+    bench.host.writer.finish(30.0)
     assert bench.saved_steps() == stored
 
 
@@ -114,24 +115,16 @@ def test_stage_that_stops_early_is_stored(bench: Bench) -> None:
 def test_first_resumes_are_stored_for_audits(bench: Bench) -> None:
     bench.run("a0", 0, 1)
     for number in range(ALWAYS + 1):
-        bench.host.finish_writes(30.0)
-        bench.host.drop_warm()
+        bench.host.writer.finish(30.0)
+        bench.host.trainers.drop()
         know_cost(bench, 1e6)
         run(bench, f"b{number}", 1, 2 + number)
     assert bench.saved_steps() == [1, *range(2, 2 + ALWAYS)]
 
 
 def test_end_on_a_gpu_is_stored(bench: Bench) -> None:
+    # The trainer itself stays on the CPU.
     bench.host.job = replace(bench.host.job, device="cuda")
-    lineage_at = bench.host.lineage_at
-
-    def on_cpu(*arguments: Any) -> Any:
-        bench.host.job = replace(bench.host.job, device="cpu")
-        lineage = lineage_at(*arguments)
-        bench.host.job = replace(bench.host.job, device="cuda")
-        return lineage
-
-    bench.host.lineage_at = on_cpu
     run(bench, "a1", 0, 3)
     assert bench.saved_steps() == [3]
 
@@ -139,7 +132,8 @@ def test_end_on_a_gpu_is_stored(bench: Bench) -> None:
 @pytest.mark.parametrize("devices", [1, 2])
 def test_end_from_several_devices_is_stored(bench: Bench, devices: int) -> None:
     trained: Any = SimpleNamespace(step=0)
-    assert bench.host.may_omit(Lineage(trained, "key", None, devices)) == (devices == 1)
+    stage = bench.stage_run("a1", 0, 1)
+    assert stage.may_omit(Lineage(trained, "key", None, devices)) == (devices == 1)
 
 
 def test_message_of_an_omission_waits_for_states_before(bench: Bench) -> None:
@@ -158,15 +152,15 @@ def test_metrics_come_before_an_omission_whoever_sends_it(bench: Bench) -> None:
     """The driver takes one that comes before its metrics for lost, and trains again."""
     bench.store.hold()
     bench.run("a1", 0, 2)
-    omit = bench.host.omit
+    omit = bench.host.writer.omit
 
     def omit_and_write(*arguments: Any) -> Any:
         messages = omit(*arguments)
         bench.store.release()
-        bench.host.finish_writes(30.0)
+        bench.host.writer.finish(30.0)
         return messages
 
-    bench.host.omit = omit_and_write
+    bench.host.writer.omit = omit_and_write
     run(bench, "b1", 2, 3)
     (omitted,) = bench.messages_of(StateOmitted)
     progress = bench.messages_of(StageProgress)[-1]

@@ -143,9 +143,9 @@ def test_the_last_trainer_is_gone_before_the_next(tmp_path: Path, next_start: in
     job = Job(trainer_class=Counted, config={}, device="cpu", store=store.url, report_every=1)
     host = StageHost(job, lambda _: None, store=store)
     host.run(stage("first", 0, 3))
-    host.finish_writes(PATIENCE)
+    host.writer.finish(PATIENCE)
     host.run(stage("other", 0, 1, root="bb" * 16))
-    host.finish_writes(PATIENCE)
+    host.writer.finish(PATIENCE)
     store.hold()  # the trainer does not wait for its state to be written
     host.run(stage("begun", 0, 1, root="cc" * 16))
     host.run(stage("last", next_start, 4))
