@@ -22,18 +22,19 @@ from dasktune._driver.audit_notes import (
     named,
 )
 from dasktune._driver.history import AUDITED
+from dasktune._driver.parts import Draining, Following, Launched, News, Part
 from dasktune._engine.timeouts import RESULT_SECONDS
 from dasktune._worker.job import AuditSpec, StageSpec
 from dasktune._worker.messages import (
     AuditEnded,
+    LeaveAnnounced,
     MessageError,
     StageEnded,
-    StageMessage,
     StateOmitted,
     StateSaved,
     audit_from_wire,
 )
-from dasktune.errors import StorageError, TrainerError
+from dasktune.errors import InternalError, StorageError, TrainerError
 from dasktune.graph.audits import (
     Audit,
     AuditDraw,
@@ -43,7 +44,7 @@ from dasktune.graph.audits import (
     splits_of,
     stored_on,
 )
-from dasktune.graph.events import RunStage
+from dasktune.graph.events import AuditsRun, RunStage
 from dasktune.graph.plan import Node
 from dasktune.graph.view import RunView, SlotView
 
@@ -61,8 +62,12 @@ MOST_LOST = 2
 """Lost workers with an audit, after which a run begins no more audits: these may be the reason."""
 
 
-class Submitter(Protocol):
-    """Sends audits to workers."""
+class AuditCluster(Protocol):
+    """The workers, as audits have them."""
+
+    @property
+    def resting(self) -> Collection[str]:
+        """The workers that Dask has paused and that execute nothing."""
 
     def audit(
         self, worker: str, spec: AuditSpec, needs: Mapping[str, float]
@@ -70,37 +75,21 @@ class Submitter(Protocol):
         """Send an audit to a worker; return its receipt, as a future."""
 
 
-class NoAudits:
+class NoAudits(Part):
     """A run without audits."""
 
-    @property
-    def nodes(self) -> dict[str, Node]:
-        """No audits."""
-        return {}
+    is_under_way = False
+    """Whether an audit runs."""
 
-    def launched(self, order: RunStage) -> None:
-        """Do nothing."""
-
-    def receive(self, message: StageMessage) -> None:
-        """Do nothing."""
-
-    def leave(self, worker: str) -> None:
+    def use(self, cluster: AuditCluster, wake: Callable[[], None]) -> None:
         """Do nothing."""
 
     def lose(self, worker: str) -> bool:
         """Return False: there was no audit."""
         return False
 
-    def turn(
-        self,
-        submitter: Submitter,
-        wake: Callable[[], None],
-        resting: Collection[str],
-        *,
-        is_last: bool = False,
-    ) -> bool:
-        """Return False: nothing is under way."""
-        return False
+    def finish(self) -> None:
+        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -116,8 +105,8 @@ class _Running:
     future: Future[dict[str, Any]]
 
 
-class Audits:
-    """The audits of one run.
+class Audits(Part):
+    """The audits of one run; `use` must come before the first turn.
 
     `note` adds a note of a kind to the study; `fail` records that the trainer does not resume
     exactly, for all studies.
@@ -143,7 +132,26 @@ class Audits:
         self._sent = 0
         self._dropped = 0
         self._lost = 0
+        self.is_last = False
+        """Whether all else is trained: only the audits are left that a study always has."""
         self._is_closed = False
+        self._cluster: AuditCluster | None = None
+        self._wake: Callable[[], None] = lambda: None
+        self._shown: dict[str, Node] = {}
+        """The nodes that the engine knows to be trained again."""
+
+    def use(self, cluster: AuditCluster, wake: Callable[[], None]) -> None:
+        """Send audits to these workers; `wake` begins a turn, and is called from any thread."""
+        self._cluster, self._wake = cluster, wake
+
+    def finish(self) -> None:
+        """Begin only those audits from now on that a study always has: all else is trained."""
+        self.is_last = True
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an audit runs."""
+        return bool(self._running)
 
     @property
     def nodes(self) -> dict[str, Node]:
@@ -156,25 +164,31 @@ class Audits:
         if order.start < order.stop:
             self._draw.launched(order.attempt, order.node, order.start)
 
-    def receive(self, message: StageMessage) -> None:
-        """Note what a worker says of a stage."""
-        match message:
+    def receive(self, news: News, now: float) -> Iterable[Following]:
+        """Note what is sent to workers, and what they say of stages and of their end."""
+        match news:
+            case Launched(order=order):
+                self.launched(order)
+            case LeaveAnnounced(worker=worker):
+                self.leave(worker)
+            case Draining():
+                self.close()
             case StateSaved(attempt=attempt):
-                if message.by == attempt:
+                if news.by == attempt:
                     self._draw.saved(attempt)
                 else:
                     self._draw.lost(attempt)
             case StateOmitted(attempt=attempt):
                 self._draw.saved(attempt)  # there are metrics to compare
             case StageEnded(attempt=attempt, status="trained" | "stopped"):
-                if message.loaded_at is not None:
-                    seconds, loaded_at = message.seconds, message.loaded_at
-                    seconds += message.evaluate_seconds
-                    self._draw.ended(attempt, message.step, loaded_at=loaded_at, seconds=seconds)
+                if news.loaded_at is not None:
+                    seconds = news.seconds + news.evaluate_seconds
+                    self._draw.ended(attempt, news.step, loaded_at=news.loaded_at, seconds=seconds)
             case StageEnded(attempt=attempt):
                 self._draw.lost(attempt)
             case _:
                 pass
+        return ()
 
     def leave(self, worker: str) -> None:
         """Drop the audit of a worker that will be gone soon."""
@@ -196,30 +210,26 @@ class Audits:
             logger.warning("worker %s was lost with an audit, which is given up%s", worker, more)
         return bool(audits)
 
-    def turn(
-        self,
-        submitter: Submitter,
-        wake: Callable[[], None],
-        resting: Collection[str],
-        *,
-        is_last: bool = False,
-    ) -> bool:
-        """Take the results that are there, and begin the next audit; return whether one runs.
+    def turn(self, now: float) -> list[Following]:
+        """Take results and begin the next audit; return the nodes under audit if they changed.
 
-        `wake` is called from any thread when a result is there. Once nothing else is left to train,
-        only those audits begin that a study always has, and those on workers that execute nothing
-        (`resting`) are given up. Raises an `AuditDifferenceError` after a difference is recorded.
+        After `finish` the audits on workers that execute nothing are given up. Raises an
+        `AuditDifferenceError` after a difference is recorded.
         """
         for name, running in list(self._running.items()):
             if running.future.done():
                 del self._running[name]
                 self._take(running, _receipt_of(running.future))
-        if is_last:
-            self._give_up(resting)
-        is_wanted = self._draw.waiting and (self._draw.is_first or not is_last)
+        if self.is_last and self._cluster is not None:
+            self._give_up(self._cluster.resting)
+        is_wanted = self._draw.waiting and (self._draw.is_first or not self.is_last)
         if is_wanted and not self._is_closed and self._lost < MOST_LOST:
-            self._begin(submitter, wake, is_last=is_last)
-        return bool(self._running)
+            self._begin()
+        if self._shown == self.nodes:
+            return []
+        self._shown = self.nodes
+        self._wake()  # stages may begin now
+        return [AuditsRun(nodes=self._shown)]
 
     def close(self) -> None:
         """Drop what runs; write down how many stages resumed, and how many audits did not run."""
@@ -238,32 +248,28 @@ class Audits:
             logger.warning("worker %s is paused: its audit is given up", running.workers[0])
             self._cancel([running])
 
-    def _begin(self, submitter: Submitter, wake: Callable[[], None], *, is_last: bool) -> None:
+    def _begin(self) -> None:
         """Send the best audit for which there are workers, if there is any."""
         slots = self._free_slots()
         if not slots:
             return
         trained, count = self._view.steps_executed - self._steps_before, len(self._view.slots)
-        possible = self._draw.possible(trained, workers=count, is_last=is_last)
+        possible = self._draw.possible(trained, workers=count, is_last=self.is_last)
         for key, audit in possible:
             if workers := self._workers(audit, slots):
-                self._send(submitter, wake, key, audit, workers)
+                self._send(key, audit, workers)
                 return
 
-    def _send(
-        self,
-        submitter: Submitter,
-        wake: Callable[[], None],
-        key: str,
-        audit: Audit,
-        workers: Sequence[str],
-    ) -> None:
+    def _send(self, key: str, audit: Audit, workers: Sequence[str]) -> None:
+        cluster, wake = self._cluster, self._wake
+        if cluster is None:
+            raise InternalError("audits must know the cluster before their first turn")
         self._draw.begin(key, audit)
         self._sent += 1
         name, (worker, *lenders), node = f"audit-{self._sent}-{key}", workers, audit.way.node
         seed = self._seed + self._view.plan.seed_of(node)
         spec = spec_of(name, audit, seed, tuple(lenders))
-        future = submitter.audit(worker, spec, self._view.claims(worker, node))
+        future = cluster.audit(worker, spec, self._view.claims(worker, node))
         future.add_done_callback(lambda _: wake())
         self._running[name] = _Running(key=key, audit=audit, workers=workers, future=future)
 

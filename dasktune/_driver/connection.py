@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent import futures
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
@@ -21,6 +20,7 @@ from distributed.client import ClosedClientError
 
 from dasktune._cluster.pools import elastic_of
 from dasktune._cluster.workers import Workers, client_hushed, connect_again
+from dasktune._driver.inbox import AttemptFinished
 from dasktune._engine.timeouts import (
     CANCELLED_SECONDS,
     CLIENT_CLOSE_SECONDS,
@@ -51,13 +51,6 @@ from dasktune.graph.events import Granted, RunStage, SaveMissed, WorkerJoined, W
 from dasktune.graph.view import AttemptView
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFinished:
-    """Dask is done with an attempt."""
-
-    attempt: str
 
 
 Claims = Callable[[str, Mapping[str, float]], dict[str, float] | None]
@@ -373,6 +366,17 @@ class Connection:
         self._use(client)
         logger.warning("scheduler %s is there again", self._address)
         return True
+
+    @property
+    def resting(self) -> Collection[str]:
+        """The workers that Dask has paused and that execute nothing."""
+        return self.workers.resting
+
+    def audit(
+        self, worker: str, spec: AuditSpec, needs: Mapping[str, float]
+    ) -> Future[dict[str, Any]]:
+        """Send an audit to a worker; return its receipt, as a future."""
+        return self.submissions.audit(worker, spec, needs)
 
     def check_futures(self, open_attempts: Mapping[str, AttemptView], now: float) -> None:
         """Report the attempts that Dask is done with; callbacks would cost a thread hop each."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from distributed import Client
 
 from dasktune._cluster.arbiter import CLAIM, LEAVE, add_arbiter
+from dasktune._driver.parts import Following, Part
+from dasktune._driver.scaling import WorkerDemand
 from dasktune._driver.shared_stages import NoSharing, SharedStages
 from dasktune._driver.worker_demand import WorkerDemand
 from dasktune._engine.timeouts import (
@@ -28,25 +30,32 @@ from dasktune.graph.view import RunView
 logger = logging.getLogger(__name__)
 
 
-class FairShare:
-    """Claims workers for a run.
+class DemandSource(Protocol):
+    """The demand of a run for workers."""
 
-    Parameters
-    ----------
-    view
-        The run.
-    run
-        Names the run.
-    weight
-        See `dasktune.graph.fair_shares.Claim`.
-    put
-        Takes a `Granted` when other workers may be used than before; called from a thread.
+    def at(self, now: float) -> WorkerDemand:
+        """Return the demand at a time of the run, in seconds."""
+
+
+class FairShare(Part):
+    """Claims workers for a run; for `weight` see `dasktune.graph.shares.Claim`.
+
+    `put` takes a `Lent` from a thread when other workers may be used than before.
     """
 
     def __init__(
-        self, view: RunView, *, run: str, weight: float, put: Callable[[Granted], None]
+        self,
+        view: RunView,
+        demand: DemandSource,
+        *,
+        run: str,
+        weight: float,
+        put: Callable[[Lent], None],
     ) -> None:
+        self.sharing: SharedStages | NoSharing = NoSharing()
+        """The stages that the run waits for because other drivers train them."""
         self._view = view
+        self._demand = demand
         self._run = run
         self._weight = weight
         self._put = put
@@ -64,13 +73,8 @@ class FairShare:
     def use(self, client: Client, joined: Iterable[WorkerJoined]) -> None:
         """Claim from the scheduler of this client from now on; `granted` is its first answer.
 
-        Parameters
-        ----------
-        client
-            Connected to the scheduler.
-        joined
-            The workers that are ready. Until the first are known, the run is granted none: one that
-            joins may share its device with a worker of another study.
+        Until the first workers have joined, the run is lent none: one that joins may share its
+        device with a worker of another study.
         """
         self._client, self._granted = client if add_arbiter(client) else None, None
         self._unanswered = None
@@ -94,28 +98,16 @@ class FairShare:
         """The last answer; all workers before the first."""
         return Granted(workers=self._granted)
 
-    def turn(
-        self, now: float, demand: Callable[[], WorkerDemand], sharing: SharedStages | NoSharing
-    ) -> None:
-        """Set what is claimed: now and then, and at once if workers can be given back or are new.
-
-        Parameters
-        ----------
-        now
-            Seconds.
-        demand
-            Returns the demand of the run.
-        sharing
-            Knows the stages that the run waits for because other drivers train them.
-        """
+    def turn(self, now: float) -> Iterable[Following]:
+        """Set the claim: now and then, and at once if workers can be given back or are new."""
         self._now = now
         withheld = frozenset(self._view.withheld)
         given_back = frozenset(name for name in withheld if not self._view.is_busy(name))
         is_known = bool(self._claim.get("usable")) or not self._view.slots
         if now < self._due and given_back == self._given_back and is_known:
-            return
+            return ()
         self._due, self._given_back = now + CLAIM_SECONDS, given_back
-        needed = demand()
+        needed = self._demand.at(now)
         self._claim = {
             "workers": needed.workers,
             "wanted": None if needed.wanted is None else [*needed.wanted],
@@ -125,10 +117,11 @@ class FairShare:
             "busy": [*self._view.busy_claims],
             # A device that workers share is granted as a whole, by the worker that stands for it.
             "usable": [*self._view.claimable],
-            "holder": sharing.holder,
-            "awaits": sharing.awaited(),
+            "holder": self.sharing.holder,
+            "awaits": self.sharing.awaited(),
         }
         self._wake.set()
+        return ()
 
     def close(self) -> None:
         """Give all workers back."""

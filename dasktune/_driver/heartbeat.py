@@ -27,6 +27,7 @@ from dasktune._cluster.workers import paused_workers
 from dasktune._driver import prometheus
 from dasktune._driver.audit_notes import AuditDifferenceError
 from dasktune._driver.history import History
+from dasktune._driver.parts import Following, Part, StopRequested
 from dasktune._driver.recorder import Recorder
 from dasktune._driver.run_status import RunCounts, RunStatus, Wait
 from dasktune._driver.speed_keeper import SpeedKeeper
@@ -58,18 +59,16 @@ class OtherDrivers(Protocol):
         """Return the age in seconds of the oldest lease request without answer, or None."""
 
 
-class NoHeartbeat:
+class NoHeartbeat(Part):
     """Writes no run status."""
+
+    sharing: OtherDrivers | None = None
 
     def use(self, client: Client) -> None:
         """Do nothing."""
 
-    def turn(self, sharing: OtherDrivers | None = None) -> str:
-        """Do nothing; nobody asks to stop."""
-        return ""
 
-
-class Heartbeat:
+class Heartbeat(Part):
     """Writes the status of a run from its beginning to its end: a context in which it runs.
 
     Parameters
@@ -109,6 +108,8 @@ class Heartbeat:
         waits: Waits = WAITS,
         keeper: SpeedKeeper | None = None,
     ) -> None:
+        self.sharing: OtherDrivers | None = None
+        """The stages that other drivers train; None if nothing is shared, or not yet."""
         self._database = database
         self._keeper = keeper
         self._waits = waits
@@ -193,14 +194,8 @@ class Heartbeat:
         self._client = client
         self._is_served = prometheus.serve(client)
 
-    def turn(self, sharing: OtherDrivers | None = None) -> str:
-        """Write the status, if it is time to; return who asked the run to stop since last time.
-
-        Parameters
-        ----------
-        sharing
-            Knows which stages other drivers train; None if nothing is shared, or not yet.
-        """
+    def turn(self, now: float) -> list[Following]:
+        """Write the status, if it is time to; return the request to stop since the last time."""
         began, view = time.monotonic(), self._engine.view
         if len(view.slots) > sum(self._classes.values()):
             if not self._classes:
@@ -208,8 +203,8 @@ class Heartbeat:
                 self._due = began
             self._classes = view.classes
         if began < self._due:
-            return ""
-        self._status = self._look(sharing)
+            return []
+        self._status = self._look(self.sharing)
         self._write(self._status.to_row(self._row))
         self._send(self._status)
         if self._keeper is not None and not self._is_broken:
@@ -217,7 +212,8 @@ class Heartbeat:
         took, waits = time.monotonic() - began, self._waits
         pause = max(waits.heartbeat_seconds, took / waits.heartbeat_share)
         self._due = time.monotonic() + pause
-        return "" if self._is_broken else self._stop_notes.read()
+        by = "" if self._is_broken else self._stop_notes.read()
+        return [StopRequested(by=by)] if by else []
 
     def _write(self, row: RunRow) -> None:
         self._row = row

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from dasktune._driver.connection import AttemptFinished
 from dasktune._driver.lease_messages import LeaseMessage
 from dasktune._driver.look_ups import LookedUp
 from dasktune._driver.lost_workers import LookUpEnded
@@ -12,6 +12,14 @@ from dasktune._driver.reuse import CommitsRead
 from dasktune._driver.stage_keys import KeysHashed
 from dasktune._worker.messages import LeaveAnnounced, WorkerMessage
 from dasktune.graph.events import Granted, SaveMissed, Tick, WorkerJoined, WorkerLost, WorkersJoined
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFinished:
+    """Dask is done with an attempt."""
+
+    attempt: str
+
 
 OtherMessage = (
     WorkerMessage

@@ -6,37 +6,31 @@ import logging
 import math
 import pickle
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from dasktune._driver.parts import (
+    Answer,
+    Answered,
+    AskedQuestion,
+    Draining,
+    Following,
+    News,
+    Part,
+    Subject,
+)
 from dasktune._engine.outcome import AskOrder, RunAssessment
 from dasktune._engine.timeouts import PREDICTION_RETRY_SECONDS, PREDICTION_SECONDS
 from dasktune._worker.messages import PredictionAnswer
 from dasktune.algos.curves.curve import Prediction, Predictor, Question
-from dasktune.algos.forest.priority import Priority, PriorityQuestion
+from dasktune.algos.forest.priority import PriorityQuestion
 from dasktune.errors import ConfigurationError
 from dasktune.trainer.code import dumps_by_value
-from dasktune.types import Assess
 
 logger = logging.getLogger(__name__)
 
-Subject = int | Assess
-"""The subject of a question: the number of a trial, or a model."""
-
-Answer = Prediction | Priority
-"""The answer to a question: the prediction of a trial, or the priority of a model."""
-
 MOST_TRIES = 3
 """How many workers are asked the same question, one after the other."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedQuestion:
-    """A question to be sent to a worker."""
-
-    worker: str
-    number: int
-    question: bytes
 
 
 @dataclass(slots=True)
@@ -54,14 +48,17 @@ class _OpenQuestion:
     since: float = -math.inf
 
 
-class Predictions:
+class Predictions(Part):
     """The open questions, each asked of one worker after the other.
 
     Workers compute them in a thread of their own: a prediction takes nothing but CPU time
-    from the stage that runs there.
+    from the stage that runs there. While a run is drained, the next run asks them again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workers: Collection[str] = ()) -> None:
+        self._workers = workers
+        """Those of the run, at any time."""
+        self._is_draining = False
         self._open: dict[int, _OpenQuestion] = {}
         self._count = 0
         self._packed: tuple[Predictor, bytes] | None = None
@@ -79,6 +76,21 @@ class Predictions:
         if self._packed is None or self._packed[0] is not question.predictor:
             self._packed = question.predictor, _by_value(question.predictor)
         return pickle.dumps((self._packed[1], question.curve, question.steps, question.seed))
+
+    def receive(self, news: News, now: float) -> Iterable[Following]:
+        """Return the answer that follows from a message, if it answers an open question."""
+        self._is_draining |= isinstance(news, Draining)
+        if self._is_draining or not isinstance(news, PredictionAnswer):
+            return ()
+        answered = self.answered(news, now)
+        return () if answered is None else (answered,)
+
+    def turn(self, now: float) -> Iterable[Following]:
+        """Yield the questions that are given up, then those that are due."""
+        if not self._is_draining:
+            for subject in self.overdue(now):
+                yield Answered(subject=subject, answer=None)
+            yield from self.due(self._workers, now)
 
     def due(self, workers: Collection[str], now: float) -> list[AskedQuestion]:
         """Return the questions to send now, each to a worker that was not asked it yet.
@@ -104,16 +116,10 @@ class Predictions:
                 due.append(AskedQuestion(worker=worker, number=number, question=pending.question))
         return due
 
-    def receive(
-        self, message: PredictionAnswer, now: float
-    ) -> tuple[Subject, Answer | None] | None:
-        """Return the subject and its answer that follow from a message, at a time in seconds.
+    def answered(self, message: PredictionAnswer, now: float) -> Answered | None:
+        """Return the answer that follows from a message, at a time in seconds.
 
-        Returns
-        -------
-        tuple or None
-            The trial and its prediction, or the model and its priority, None where it cannot be
-            computed; None if another worker will be asked, or the question is not open any more.
+        None if another worker will be asked, or the question is not open any more.
         """
         number, worker, answer = message.number, message.worker, message.answer
         if answer is not None:
@@ -127,12 +133,13 @@ class Predictions:
         del self._open[number]
         if isinstance(answer, Mapping):
             try:
-                return pending.order.subject, pending.order.question.read(answer)
+                read = pending.order.question.read(answer)
+                return Answered(subject=pending.order.subject, answer=read)
             except (LookupError, TypeError, ValueError) as error:
                 answer = f"its worker sent no answer: {error!r}"
         why = "no worker answers" if answer is None else answer
         logger.warning("%s: %s", pending.order, why)
-        return pending.order.subject, None
+        return Answered(subject=pending.order.subject, answer=None)
 
     def lose(self, worker: str, *, is_blameless: bool) -> None:
         """Ask other workers the questions of a worker that is gone.

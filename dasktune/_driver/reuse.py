@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from dasktune.graph.events import Found, StatesRead
@@ -174,46 +174,3 @@ class CommitsRead:
 
     keys: tuple[str, ...]
     commits: Future[dict[str, Commit]]
-
-
-class CommitReader:
-    """Reads the commits of states that trials meet in a thread, while the driver's loop goes on.
-
-    Parameters
-    ----------
-    known_states
-        Has the keys, and takes the commits.
-    put
-        Takes the messages; called from the thread.
-    """
-
-    def __init__(self, known_states: KnownStates, put: Callable[[CommitsRead], None]) -> None:
-        self._known_states = known_states
-        self._put = put
-        self._is_reading = False
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="dasktune-commits")
-
-    def turn(self) -> None:
-        """Begin to read the commits that are to be read; a message follows."""
-        keys = tuple(self._known_states.unread)
-        if not keys or self._is_reading:
-            return
-        self._is_reading = True
-        commits = self._pool.submit(self._known_states.read_commits, keys)
-        message = CommitsRead(keys=keys, commits=commits)
-        commits.add_done_callback(lambda _: self._put(message))
-
-    def receive(self, message: CommitsRead) -> StatesRead:
-        """Return the event that follows from commits.
-
-        Raises
-        ------
-        StorageError
-            If the store could not be read: steps that it may have must not be trained again.
-        """
-        self._is_reading = False
-        return self._known_states.receive(message.keys, message.commits.result())
-
-    def close(self) -> None:
-        """End the thread; what it still reads is dropped, and read again by the next run."""
-        self._pool.shutdown(wait=False, cancel_futures=True)

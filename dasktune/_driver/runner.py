@@ -19,10 +19,6 @@ from typing import TypeVar, assert_never, cast
 
 from distributed import Client
 
-from dasktune._cluster.pools import ElasticCluster
-from dasktune._cluster.workers import paused_text
-from dasktune._driver import attempts as attempting
-from dasktune._driver import shared_stages as sharing
 from dasktune._driver.attempts import (
     AttemptLost,
     Attempts,
@@ -32,12 +28,13 @@ from dasktune._driver.attempts import (
     StateDurable,
     StateRecorded,
 )
-from dasktune._driver.audit_notes import named
 from dasktune._driver.audits import Audits, NoAudits
-from dasktune._driver.connection import AttemptFinished, Connection
+from dasktune._driver.commit_reader import CommitReader
+from dasktune._driver.connection import Connection
+from dasktune._driver.demand import RunDemand
 from dasktune._driver.fair_share import FairShare
 from dasktune._driver.heartbeat import Heartbeat, NoHeartbeat
-from dasktune._driver.inbox import InboxMessage, TurnMessage, joins_together
+from dasktune._driver.inbox import AttemptFinished, InboxMessage, TurnMessage, joins_together
 from dasktune._driver.lease_messages import (
     CommitsFound,
     LeaseAnswered,
@@ -50,17 +47,29 @@ from dasktune._driver.look_ups import LookedUp, LookUps
 from dasktune._driver.lost_workers import LookUpEnded, LostWorkers
 from dasktune._driver.numerics import NumericClasses
 from dasktune._driver.orders import PendingOrders
-from dasktune._driver.pool_demand import PoolDemand, slowest_steps
+from dasktune._driver.parts import (
+    Answered,
+    AskedQuestion,
+    Draining,
+    Following,
+    Launched,
+    News,
+    Part,
+    StopRequested,
+)
+from dasktune._driver.pauses import Pauses
 from dasktune._driver.predictions import Predictions
 from dasktune._driver.recorder import Recorder
-from dasktune._driver.refused_resumes import RefusedResume, ResumeRefusedError
+from dasktune._driver.refused_lineages import RefusedLineages
 from dasktune._driver.retention.evict import Evictor, NoEvictor
 from dasktune._driver.retention.kept_ends import KeptEnds
-from dasktune._driver.reuse import CommitReader, CommitsRead, KnownStates
+from dasktune._driver.reuse import CommitsRead, KnownStates
 from dasktune._driver.shared_stages import NoSharing, SharedStages
 from dasktune._driver.stage_keys import KeysHashed, StageKeys
-from dasktune._driver.waiting import aside_text, unmet_needs, unmet_needs_text
-from dasktune._driver.worker_demand import WorkerDemand, demand_of
+from dasktune._driver.usage import Usage
+from dasktune._driver.waiting import unmet_needs, unmet_needs_text
+from dasktune._driver.worker_notes import WorkerNotes
+from dasktune._driver.worker_supply import WorkerSupply
 from dasktune._engine.engine import Engine
 from dasktune._engine.limits import Meter
 from dasktune._engine.outcome import Outcome, RunAssessment, RunPrediction
@@ -70,17 +79,12 @@ from dasktune._engine.timeouts import (
     LOOP_SECONDS,
     Timeouts,
 )
-from dasktune._engine.trials import lineage_of
 from dasktune._worker.job import JobPlan
 from dasktune._worker.messages import LeaveAnnounced, PredictionAnswer, StageMessages
 from dasktune.errors import ClusterError, InternalError, StorageError
-from dasktune.graph.audits import Resume, resting_on
-from dasktune.graph.devices import without_devices
 from dasktune.graph.events import (
-    AuditsRun,
     Event,
-    Granted,
-    Paused,
+    Lent,
     RunStage,
     SaveMissed,
     SavePoint,
@@ -91,7 +95,6 @@ from dasktune.graph.events import (
     WorkerLost,
     WorkersJoined,
 )
-from dasktune.graph.plan import Node
 from dasktune.logs import about
 from dasktune.needs import Offer
 from dasktune.storage.checkpoints import CheckpointStore
@@ -127,40 +130,10 @@ class RunSnapshot:
 class DaskRunner:
     """Runs an engine on a Dask cluster until its tuner has ended.
 
-    Parameters
-    ----------
-    client
-        Connected to the cluster.
-    engine
-        What is run.
-    plan
-        What workers need to know.
-    recorder
-        Makes records durable before they are acted on.
-    known_states
-        Has the states of earlier runs and of other studies; the engine's plan is filled from it.
-    study
-        Names the study among all that use its store; None shares nothing with others.
-    evictor
-        Keeps the store under its budget; None if it has none.
-    meter
-        Says when a limit is reached: what runs is saved then, and the run ends.
-    timeouts
-        When workers and the scheduler are taken for lost.
-    on_turn
-        Called with a `RunSnapshot` at every turn of the loop.
-    on_safe
-        Called with each outcome of the engine once its records are durable.
-    heartbeat
-        Writes the status of the run; None writes nothing.
-    audits
-        Train some steps again, and compare; None trains none.
-    weight
-        See `dasktune.graph.fair_shares.Claim`.
-    classes
-        Tells workers apart by their numeric classes.
-    keep
-        The trials whose last states are stored, whatever that costs.
+    `study` names the study among all that use its store; None shares nothing with others. `on_turn`
+    is called with a `RunSnapshot` at every turn of the loop, `on_safe` with each outcome of the
+    engine once its records are durable. Without an `evictor` the store has no budget; without a
+    `heartbeat` no run status is written. For `weight` see `dasktune.graph.shares.Claim`.
     """
 
     def __init__(
@@ -183,47 +156,65 @@ class DaskRunner:
         classes: NumericClasses,
         keep: Keep,
     ) -> None:
-        self._heartbeat: Heartbeat | NoHeartbeat = heartbeat or NoHeartbeat()
-        self._audits: Audits | NoAudits = audits or NoAudits()
+        view = engine.view
         self._engine = engine
-        self._kept_ends = KeptEnds(keep, engine.objective, engine.trials.values())
-        self._classes = classes
         self._plan = plan
         self._recorder = recorder
         self._meter = meter
         self._patience = timeouts.scheduler_seconds
         self._waits = timeouts.waits
-        self._evictor: Evictor | NoEvictor = evictor or NoEvictor()
         self._on_turn = on_turn
         self._on_safe = on_safe
         self._callback_error: Exception | None = None
-        self._steps_before = engine.view.steps_executed
         self._inbox: queue.SimpleQueue[InboxMessage] = queue.SimpleQueue()
-        self._leaving: set[str] = set()
-        self._aside: set[str] = set()
-        self._pool_demand = PoolDemand()
-        self._factor_changes = 0
-        self._audited: dict[str, Node] = {}
         self._orders = PendingOrders(recorder)
         self._store = CheckpointStore(plan.store)
         self._stop = threading.Event()
-        self._cluster = Connection(client, plan, self._inbox.put, timeouts)
-        self._share = FairShare(engine.view, run=plan.run, weight=weight, put=self._inbox.put)
         self._study = study
-        self._predictions = Predictions()
-        self._keys = StageKeys(engine.view.attempts.__contains__, self._inbox.put)
-        self._sharing: SharedStages | NoSharing = NoSharing()
         self._began = time.monotonic()
-        self._attempts = Attempts(engine.view, recorder)
-        self._look_ups = LookUps(CheckpointStore(plan.store, LOOK_UP))
-        self._commits = CommitReader(known_states, self._inbox.put)
-        self._lost = LostWorkers(self._look_ups.ask, self._inbox.put)
-        self._refused: list[RefusedResume] = []
-        """The lineages whose states could not be resumed, until the run ends with them."""
         self._is_draining = False
         self._can_save = True
-        self._deserted_at: float | None = None
+        # Workers, and what they train.
+        put = self._inbox.put
+        self._cluster = Connection(client, plan, put, timeouts)
+        self._classes = classes
         self._has_met = False
+        self._leaving: set[str] = set()
+        self._attempts = Attempts(view, recorder)
+        self._kept_ends = KeptEnds(keep, engine.objective, engine.trials.values())
+        self._keys = StageKeys(view.attempts.__contains__, put)
+        self._look_ups = LookUps(CheckpointStore(plan.store, LOOK_UP))
+        self._lost = LostWorkers(self._look_ups.ask, put)
+        # The parts.
+        demand = RunDemand(engine)
+        self._heartbeat: Heartbeat | NoHeartbeat = heartbeat or NoHeartbeat()
+        self._share = FairShare(view, demand, run=plan.run, weight=weight, put=put)
+        self._evictor: Evictor | NoEvictor = evictor or NoEvictor()
+        self._audits: Audits | NoAudits = audits or NoAudits()
+        self._audits.use(self._cluster, self._wake)
+        self._predictions = Predictions(view.slots)
+        self._commits = CommitReader(known_states, put)
+        self._refused = RefusedLineages(view.plan)
+        self._pauses = Pauses(view, self._cluster, self._attempts)
+        self._usage = Usage(view, self._attempts, meter)
+        patience = timeouts.waits.workers_seconds
+        self._at_end: tuple[Part, ...] = (
+            self._pauses,
+            self._audits,
+            WorkerNotes(view),
+            WorkerSupply(view, self._cluster, self._lost, demand, patience=patience),
+            self._usage,
+        )
+        """The parts whose turn is at the end of a turn of the loop, in their order."""
+        self._others = (demand, self._refused, self._predictions, self._commits, self._evictor)
+        """The parts whose turn, if any, has a place of its own in the loop."""
+        self._arrange(NoSharing())
+
+    def _arrange(self, sharing: SharedStages | NoSharing) -> None:
+        """Set the parts that have their turns whatever the loop waits for, and the list of all."""
+        self._sharing = self._share.sharing = self._heartbeat.sharing = sharing
+        self._always: tuple[Part, ...] = (sharing, self._heartbeat, self._share)
+        self._parts: tuple[Part, ...] = (*self._others, *self._always, *self._at_end)
 
     def run(
         self, begin: Callable[[float, int], Outcome], *, wait: Callable[[], None] | None = None
@@ -256,7 +247,7 @@ class DaskRunner:
                 wait()
             if self._study is not None:
                 leasing = Leasing(self._store, self._study, self._inbox.put, waits=self._waits)
-                self._sharing = SharedStages(self._engine.view, leasing, self._recorder)
+                self._arrange(SharedStages(self._engine.view, leasing, self._recorder))
             if self._stop.is_set():
                 return  # asked while the cluster started: nothing has begun
             self._meet(joined)
@@ -315,28 +306,27 @@ class DaskRunner:
 
     def _turn(self) -> None:
         """Receive messages, let the engine decide, make decisions durable, carry them out."""
-        self._sharing.turn()
+        self._take_turns(*self._always)
         if not self._cluster.is_there() and not self._begin_anew():
             return
-        self._beat()
         for message in self._next_messages():
             self._receive(message)
         if self._attempts.trouble is not None:
             raise StorageError(self._attempts.trouble)
-        if self._refused:
-            raise ResumeRefusedError(self._refused)
+        self._refused.check()
         self._ask_for_more()
-        self._make_room()
+        self._take_turns(self._evictor)
         self._carry_out()
         self._cluster.check_futures(self._engine.view.attempts, self._now())
         self._follow(self._attempts.check(self._now()))
-        self._turn_audits()
-        self._note_aside()
-        self._note_factors()
-        self._check_workers()
-        self._count()
+        self._take_turns(*self._at_end)
         if self._on_turn is not None:
             self._on_turn(self._snapshot())
+
+    def _take_turns(self, *parts: Part) -> None:
+        """Give parts their turns, one after the other."""
+        for part in parts:
+            self._follow(part.turn(self._now()))
 
     def _next_messages(self) -> list[TurnMessage]:
         """Wait for messages until something is due; return all that are there."""
@@ -356,14 +346,12 @@ class DaskRunner:
         match message:
             case StageMessages():
                 for stage_message in message.messages:
-                    self._audits.receive(stage_message)
+                    self._pass_on(stage_message)
                     self._follow(self._attempts.receive(stage_message, self._now()))
             case AttemptFinished():
                 self._future_done(message.attempt)
             case SaveMissed() | Granted() | Tick():
                 self._tell(message)
-            case PredictionAnswer():
-                self._predicted(message)
             case WorkersJoined():
                 known = self._classes.of(message.workers)
                 self._meet(known)
@@ -373,26 +361,30 @@ class DaskRunner:
             case LeaveAnnounced(worker=worker):
                 logger.info("worker %s leaves", worker, extra=about(worker=worker))
                 self._leaving.add(worker)  # may be heard of before it is known to be there
-                self._audits.leave(worker)
+                self._pass_on(message)
                 self._tell(WorkerLeaving(worker=worker))
-            case LeaseAnswered() | LeaseChanged() | CommitsFound() | SavesRequested():
-                self._follow(self._sharing.receive(message))
             case LookUpEnded(worker=worker):
                 self._forget_worker(worker)
             case LookedUp(question=question, commits=commits):
                 answer = commits.result()
                 self._follow(self._attempts.looked_up(question, answer, self._now()))
-            case CommitsRead():
-                self._tell(self._commits.receive(message))
-                self._evictor.met_states()
             case KeysHashed():
                 for order in self._keys.receive(message):
                     self._follow(self._sharing.start(order))
+            case PredictionAnswer() | CommitsRead():
+                self._pass_on(message)
+            case LeaseAnswered() | LeaseChanged() | CommitsFound() | SavesRequested():
+                self._pass_on(message)
             case _:
                 assert_never(message)
 
-    def _follow(self, following: Iterable[attempting.Following | sharing.Following]) -> None:
-        """Pass on what follows from a message, in order."""
+    def _pass_on(self, news: News) -> None:
+        """Give a message or a fact to all parts, and follow each before the next one has it."""
+        for part in self._parts:
+            self._follow(part.receive(news, self._now()))
+
+    def _follow(self, following: Iterable[Following]) -> None:
+        """Carry out what follows from a message, in order; facts go to the parts."""
         for item in following:
             match item:
                 case RunStage():
@@ -402,50 +394,32 @@ class DaskRunner:
                 case Reached():
                     for metrics in item.metrics:
                         self._meter.see(metrics)
-                    self._sharing.reached(item.attempt, item.step)
-                case StateDurable():
-                    self._evictor.saved(item.node, item.commit, is_recorded=item.is_recorded)
-                    self._sharing.saved(item.attempt, item.commit.step)
-                case StateRecorded():
-                    self._evictor.recorded(item.key)
+                    self._pass_on(item)
+                case StateDurable() | StateRecorded() | LineageRefused():
+                    self._pass_on(item)
                 case AttemptLost():
                     # Dask must not run it anywhere else.
                     self._cluster.submissions.cancel(item.attempt)
                 case LookUp():
                     self._look_up(item)
-                case LineageRefused():
-                    self._refuse(item)
+                case AskedQuestion():
+                    self._cluster.messages.predict(item.worker, item.number, item.question)
+                case Answered():
+                    now = self._now()
+                    self._take(self._engine.predicted(item.subject, item.answer, now))
+                case StopRequested(by=by):
+                    logger.warning("asked to stop by %s: saving what runs", by)
+                    self._meter.stopped_by = by
+                    self._stop.set()
                 case _:
                     self._tell(item)
         self._attempts.settle()
-
-    def _refuse(self, refused: LineageRefused) -> None:
-        """Note a lineage whose state could not be resumed, once."""
-        plan, node = self._engine.view.plan, refused.node
-        trials = resting_on(plan, Resume(node=node, step=refused.step))
-        lineage = lineage_of(without_devices(node.sequences), plan.seed_of(node))
-        if all(lineage != each.lineage for each in self._refused):
-            self._refused.append(
-                RefusedResume(
-                    lineage=lineage,
-                    trials=tuple(trials),
-                    step=refused.step,
-                    text=f"{named(trials)} cannot go on from the state after step {refused.step}:\n"
-                    f"{refused.text}",
-                    paths=refused.paths,
-                )
-            )
 
     def _look_up(self, question: LookUp) -> None:
         """Ask the store in a thread; the answer is a message."""
         commits = self._look_ups.ask(question.keys)
         answer = LookedUp(question=question, commits=commits)
         commits.add_done_callback(lambda _: self._inbox.put(answer))
-
-    def _make_room(self) -> None:
-        """Evict states that the store has no room for."""
-        for event in self._evictor.turn():
-            self._tell(event)
 
     def _tell(self, event: Event) -> None:
         self._take(self._engine.handle(event, self._now()))
@@ -458,9 +432,8 @@ class DaskRunner:
 
     def _carry_out(self) -> None:
         """Carry out what was decided, once it is durable."""
-        now = self._now()
-        self._commits.turn()
-        orders = self._orders.take(now)
+        self._take_turns(self._commits)
+        orders = self._orders.take(self._now())
         self._keys.turn()
         self._say_what_is_safe()
         for order in orders:
@@ -478,19 +451,7 @@ class DaskRunner:
                     )
                 case RunPrediction() | RunAssessment():
                     self._predictions.add(order)
-        if not self._is_draining:
-            for subject in self._predictions.overdue(now):
-                self._take(self._engine.predicted(subject, None, now))
-            for asked in self._predictions.due(self._engine.view.slots, now):
-                self._cluster.messages.predict(asked.worker, asked.number, asked.question)
-
-    def _predicted(self, message: PredictionAnswer) -> None:
-        """Give the engine a prediction; while the run is drained the next run asks for it again."""
-        if self._is_draining:
-            return
-        predicted = self._predictions.receive(message, self._now())
-        if predicted is not None:
-            self._take(self._engine.predicted(*predicted, self._now()))
+        self._take_turns(self._predictions)
 
     def _say_what_is_safe(self) -> None:
         """Pass on outcomes that are durable; user code may be called by that."""
@@ -508,25 +469,6 @@ class DaskRunner:
                 except Exception as error:  # noqa: BLE001 - raised again when all is saved
                     self._callback_error = error
                     self._stop.set()
-
-    def _count(self) -> None:
-        """Count the time and steps that the run has used so far, for its limits."""
-        attempts = self._engine.view.attempts.values()
-        running = [attempt for attempt in attempts if not attempt.ended]
-        now = self._now()
-        began = [
-            (1 + len(attempt.lenders), attempt.started)
-            for attempt in running
-            if attempt.started is not None
-        ]
-        trained = self._engine.view.steps_executed - self._steps_before
-        self._meter.count(
-            seconds=now,
-            worker_seconds=self._attempts.worker_seconds
-            + sum(workers * (now - at) for workers, at in began),
-            steps=trained + sum(attempt.position - attempt.start for attempt in running),
-            proof_seconds=self._attempts.proof_seconds,
-        )
 
     def _ask_for_more(self) -> None:
         """Ask the tuner when workers have nothing to do."""
@@ -636,93 +578,19 @@ class DaskRunner:
             present = {event.numerics for event in joined if event.numerics is not None}
             self._engine.meet(plain, present)
 
-    def _note_paused(self) -> None:
-        """Do without the workers that Dask has paused; what they have not begun goes elsewhere."""
-        workers, view = self._cluster.workers, self._engine.view
-        before, paused = frozenset(view.paused), workers.paused & view.slots.keys()
-        for worker in paused - before:
-            logger.warning("%s", paused_text(worker), extra=about(worker=worker))
-        for worker in before - paused:
-            logger.info("worker %s is not paused any more", worker, extra=about(worker=worker))
-        if paused != before:
-            self._tell(Paused(workers=paused))
-        self._follow(self._attempts.take_back(workers.resting, now=self._now(), at=time.time()))
-
-    def _note_aside(self) -> None:
-        """Log which workers are put aside and taken back."""
-        now = {aside.worker: aside for aside in self._engine.view.aside}
-        for worker in now.keys() - self._aside:
-            text, again = aside_text(now[worker]), now[worker].until - self._now()
-            logger.warning("%s; tried again in %.0f s", text, again, extra=about(worker=worker))
-        for worker in self._aside - now.keys():
-            logger.info("worker %s is tried again", worker, extra=about(worker=worker))
-        self._aside = set(now)
-
-    def _note_factors(self) -> None:
-        """Log how many trials train together on shared devices, when that changes."""
-        changes = self._engine.view.factor_changes
-        for change in changes[self._factor_changes :]:
-            logger.info("packing: %s", change)
-        self._factor_changes = len(changes)
-
-    @property
-    def _has_workers(self) -> bool:
-        """Whether workers are there, among them those whose addresses are being looked up."""
-        return bool(self._engine.view.slots) or self._lost.any_joined
-
-    def _check_workers(self) -> None:
-        """Give up when all workers have been gone for long."""
-        patience = self._waits.workers_seconds
-        if self._cluster.elastic is not None:
-            self._ask_for_workers(self._cluster.elastic)
-        elif self._has_workers:
-            self._deserted_at = None
-        elif self._deserted_at is None:
-            self._deserted_at = self._now()
-            logger.warning("all workers are gone; waiting %.0f s for others", patience)
-        elif self._now() - self._deserted_at > patience:
-            raise ClusterError(
-                "the cluster must have a worker that can run stages; all are gone since "
-                f"{patience:.0f} s. Start some and run this again: it goes on where it was"
-            )
-
-    def _ask_for_workers(self, cluster: ElasticCluster) -> None:
-        """Tell the cluster how many workers of each pool can be used, and which are idle."""
-        view = self._engine.view
-        # Workers may be there that fit none of the stages that are left.
-        is_still = view.is_idle and not self._lost.any_joined
-        if is_still and (trouble := cluster.trouble()) is not None:
-            raise ClusterError(f"{trouble}. Run this again when it is mended: it goes on")
-        kept = {*view.withheld, *view.paused}
-        unused = (worker for worker in view.slots if not view.is_busy(worker))
-        idle = [worker for worker in unused if worker not in kept]
-        pools = cluster.pools()
-        wanted = self._pool_demand.of(view, pools, self._now(), left=self._left)
-        cluster.use(wanted, idle, slowest_steps(view, pools))
-
     def _finish_audits(self) -> None:
         """Wait for the audits under way, and for those that a study always has."""
-        while self._turn_audits(is_last=True):
+        self._audits.finish()
+        while True:
+            self._take_turns(self._pauses, self._audits)
             is_over = self._stop.is_set() or self._meter.reached() is not None
-            if is_over or not self._cluster.is_there():
+            if not self._audits.is_under_way or is_over or not self._cluster.is_there():
                 return
-            self._sharing.turn()
-            self._beat()
+            self._take_turns(*self._always)
             for message in self._next_messages():
                 self._receive(message)
             self._carry_out()
-            self._count()
-
-    def _turn_audits(self, *, is_last: bool = False) -> bool:
-        self._note_paused()
-        submitter, resting = self._cluster.submissions, self._cluster.workers.resting
-        is_under_way = self._audits.turn(submitter, self._wake, resting, is_last=is_last)
-        nodes = self._audits.nodes
-        if nodes != self._audited:
-            self._audited = nodes
-            self._tell(AuditsRun(nodes=nodes))
-            self._wake()  # stages may begin now
-        return is_under_way
+            self._take_turns(self._usage)
 
     def _wake(self) -> None:
         """Begin the next turn of the loop; called from any thread."""
@@ -736,12 +604,12 @@ class DaskRunner:
         seed = self._plan.seed + self._engine.view.plan.seed_of(order.node)
         omits = self._kept_ends.omits(order)
         self._attempts.add(order, self._cluster.submissions.submit(order, seed, omits))
-        self._audits.launched(order)
+        self._pass_on(Launched(order=order))
 
     def _drain(self) -> None:
         """Stop all stages at their next step and save them; a second ctrl-C ends that, too."""
         self._is_draining = True
-        self._audits.close()
+        self._pass_on(Draining())
         deadline = self._now() + DRAIN_SECONDS
         if self._recorder.is_broken:
             # What was decided since cannot be recorded, so it must not be done either.
@@ -753,16 +621,16 @@ class DaskRunner:
         while self._attempts and not self._engine.view.is_idle and self._now() < deadline:
             if not self._cluster.is_open:
                 return
-            self._beat()
+            self._take_turns(self._heartbeat, self._share)
             if not self._can_save and self._attempts.have_ended:
                 return  # what is not durable yet will not be
             for message in self._next_messages():
                 self._receive(message)
-            self._make_room()
+            self._take_turns(self._evictor)
             self._carry_out()
             self._cluster.check_futures(self._engine.view.attempts, self._now())
             self._follow(self._attempts.check(self._now()))
-            self._note_paused()
+            self._take_turns(self._pauses)
 
     def _close(self) -> None:
         try:
@@ -770,7 +638,7 @@ class DaskRunner:
             self._attempts.close()
             self._orders.flush()
             self._say_what_is_safe()
-            self._count()
+            self._take_turns(self._usage)
         finally:
             with ExitStack() as last:  # each is done, whatever becomes of the others
                 last.callback(self._close_evictor)
@@ -801,24 +669,6 @@ class DaskRunner:
             if event.worker in self._leaving:
                 self._tell(WorkerLeaving(worker=event.worker))
 
-    def _beat(self) -> None:
-        """Write the run status now and then, and claim the run's share of the workers."""
-        if by := self._heartbeat.turn(self._sharing):
-            logger.warning("asked to stop by %s: saving what runs", by)
-            self._meter.stopped_by = by
-            self._stop.set()
-        now, view = self._now(), self._engine.view
-
-        def demand() -> WorkerDemand:
-            return demand_of(view, now, left=self._left, least=self._engine.least_workers)
-
-        self._share.turn(now, demand, self._sharing)
-
-    @property
-    def _left(self) -> int | None:
-        """Number of trials that the tuner would still begin; None if it is unknown."""
-        return 0 if self._is_draining else self._engine.to_begin
-
     def _wait_for(self, steps: Generator[None, None, Result]) -> Result | None:
         """Return the result of steps that wait for scheduler or workers; None if told to stop.
 
@@ -830,8 +680,7 @@ class DaskRunner:
                     next(steps)
                 except StopIteration as end:
                     return cast(Result, end.value)
-                self._sharing.turn()
-                self._beat()
+                self._take_turns(*self._always)
                 if self._stop.is_set():
                     return None
 

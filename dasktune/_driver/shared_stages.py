@@ -13,20 +13,19 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import assert_never
 
+from dasktune._driver.attempts import Reached, StateDurable
 from dasktune._driver.lease_messages import (
     CommitsFound,
     LeaseAnswered,
     LeaseChanged,
-    LeaseMessage,
     SavesRequested,
 )
 from dasktune._driver.leases import Leasing
+from dasktune._driver.parts import Following, News, Part
 from dasktune._driver.recorder import Recorder
 from dasktune._engine.trials import TrialRecord
 from dasktune.graph.events import (
-    Event,
     Found,
     Progress,
     RunStage,
@@ -43,32 +42,16 @@ from dasktune.types import Sequences, Step
 
 logger = logging.getLogger(__name__)
 
-Following = Event | RunStage | SavePoint
-"""What follows from a message: events for the engine, stages and save-points for workers."""
 
-
-class NoSharing:
+class NoSharing(Part):
     """Shares nothing: each stage is sent to its worker at once."""
 
     def start(self, order: RunStage) -> list[Following]:
         """Return the stage."""
         return [order]
 
-    def reached(self, attempt: str, step: Step) -> None:
-        """Do nothing."""
-
-    def saved(self, attempt: str, step: Step) -> None:
-        """Do nothing."""
-
     def want(self, trials: Iterable[TrialRecord]) -> None:
         """Do nothing."""
-
-    def turn(self) -> None:
-        """Do nothing."""
-
-    def receive(self, message: LeaseMessage) -> list[Following]:
-        """Return nothing."""
-        return []
 
     def holders(self) -> list[str]:
         """Return no driver."""
@@ -111,7 +94,7 @@ class _Passed:
     leases: set[LeaseMark] = field(default_factory=set)
 
 
-class SharedStages:
+class SharedStages(Part):
     """Stands between a run's stages and the leases in its store.
 
     Parameters
@@ -195,12 +178,13 @@ class SharedStages:
                 requests.append(SaveRequest(root=root, sequences=sequences, ends=ends))
         self._leasing.want(requests)
 
-    def turn(self) -> None:
+    def turn(self, now: float) -> list[Following]:
         """Release the leases of attempts that have ended."""
         self._leasing.beat()
         attempts = self._view.attempts
         for attempt in [each for each in self._running if each not in attempts]:
             self._release(attempt)
+        return []
 
     def holders(self) -> list[str]:
         """Return the driver of each stage that another one trains."""
@@ -239,21 +223,28 @@ class SharedStages:
 
     # ------------------------------------------------------------ messages
 
-    def receive(self, message: LeaseMessage) -> list[Following]:
-        """Return the events, stages and save-points that follow from a message of the leases."""
-        match message:
+    def receive(self, news: News, now: float) -> list[Following]:
+        """Return the events, stages and save-points that follow from a message of the leases.
+
+        How far attempts have come, and which states they have saved, is shown to other drivers.
+        """
+        match news:
+            case Reached():
+                self.reached(news.attempt, news.step)
+            case StateDurable():
+                self.saved(news.attempt, news.commit.step)
             case LeaseAnswered():
-                order, _ = self._asked.pop(message.attempt)
-                return self._decide(order, message.other)
+                order, _ = self._asked.pop(news.attempt)
+                return self._decide(order, news.other)
             case LeaseChanged():
-                self._changed(message.attempt, message.lease)
-                return []
+                self._changed(news.attempt, news.lease)
             case CommitsFound():
-                return self._looked_up(message.attempt, message.commits)
+                return self._looked_up(news.attempt, news.commits)
             case SavesRequested():
-                return self._saves_requested(message.requests)
+                return self._saves_requested(news.requests)
             case _:
-                assert_never(message)
+                pass
+        return []
 
     def _decide(self, order: RunStage, other: Lease | None) -> list[Following]:
         """Return the stage that may run now, or the event that it may not."""

@@ -329,7 +329,7 @@ class Driver:
             case "hear":
                 self._turn()
                 if self.inbox:
-                    self._share(self.sharing.receive(self.inbox.popleft()))
+                    self._share(self.sharing.receive(self.inbox.popleft(), 0.0))
             case "work":
                 rng.choice(list(self.workers.values())).work()
             case _:
@@ -350,7 +350,7 @@ class Driver:
                 self.turns.do(self.sharing.close)
 
     def _turn(self) -> None:
-        self.sharing.turn()
+        self.sharing.turn(0.0)
 
     def _hear(self, event: Event) -> None:
         self._tell(event)

@@ -19,6 +19,7 @@ import dasktune as dt
 from dasktune._cluster.local import local_client
 from dasktune._driver.audits import MOST_LOST, Audits
 from dasktune._driver.history import AUDITED
+from dasktune._driver.parts import Following, Launched
 from dasktune._driver.shared_stages import SharedStages
 from dasktune._engine.timeouts import WAITS
 from dasktune._results.summary import savings_line
@@ -278,16 +279,17 @@ def test_leases_are_released_while_the_end_waits_for_audits(
         looked_after.append(was_looked_after.wait(PATIENCE))
         return train(audit)
 
-    def begin_at_the_end(running: Audits, *given: Any, is_last: bool = False) -> bool:
-        if not is_last:
-            return False
+    def begin_at_the_end(running: Audits, now: float) -> list[Following]:
+        if not running.is_last:
+            return []
         is_at_end.set()
-        return turn_audits(running, *given, is_last=is_last)
+        return turn_audits(running, now)
 
-    def look(stages: SharedStages) -> None:
-        turn(stages)
+    def look(stages: SharedStages, now: float) -> list[Following]:
+        following = turn(stages, now)
         if is_at_end.is_set():
             was_looked_after.set()
+        return following
 
     monkeypatch.setattr(AuditRun, "train", hold)
     monkeypatch.setattr(Audits, "turn", begin_at_the_end)
@@ -344,10 +346,10 @@ def test_end_does_not_wait_for_a_paused_worker(
     def pause(dask_worker: Worker) -> None:
         dask_worker.status = Status.paused
 
-    def turn_at_the_end(running: Audits, *given: Any, is_last: bool = False) -> bool:
-        if is_last and not paused:
+    def turn_at_the_end(running: Audits, now: float) -> list[Following]:
+        if running.is_last and not paused:
             paused.append(client.run(pause))
-        return is_last and turn(running, *given, is_last=is_last)
+        return turn(running, now) if running.is_last else []
 
     monkeypatch.setattr(Audits, "turn", turn_at_the_end)
     study = create(Adding)
@@ -508,6 +510,8 @@ class Scene:
             note=self.note,
             fail=lambda failure: self.failed.append(failure.text),
         )
+        self.audits.use(self, lambda: None)
+        self.events: list[object] = []
         for trial, rate in enumerate(RATES):
             sequences = with_devices({"lr": rate}, [(0, devices)])
             self.dispatcher.register(trial, sequences, STEPS, needs=needs)
@@ -528,7 +532,7 @@ class Scene:
             metrics = {"loss": float(step)}
             self.dispatcher.plan.learn(node, step, metrics=metrics, is_stored=step % 10 == 0)
         order = launch(f"{trial}", node, start)
-        self.audits.launched(order)
+        self.audits.receive(Launched(order=order), 0.0)
         ended = StageEnded(
             attempt=f"{trial}", step=STEPS, status="trained", at=0.0, loaded_at=start
         )
@@ -541,11 +545,14 @@ class Scene:
             nbytes=0,
             seconds=1.0,
         )
-        self.audits.receive(ended)
-        self.audits.receive(saved)
+        self.audits.receive(ended, 0.0)
+        self.audits.receive(saved, 0.0)
 
     def turn(self, *, is_last: bool = False) -> bool:
-        return self.audits.turn(self, lambda: None, self.resting, is_last=is_last)
+        if is_last:
+            self.audits.finish()
+        self.events += self.audits.turn(0.0)
+        return self.audits.is_under_way
 
 
 def test_audit_goes_to_an_idle_worker_as_it_is_stored() -> None:

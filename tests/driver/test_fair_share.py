@@ -18,8 +18,7 @@ from distributed import Client, LocalCluster, Scheduler, Worker, get_worker
 import dasktune as dt
 from dasktune._cluster.arbiter import CLAIM, NAME, ArbiterPlugin
 from dasktune._driver.fair_share import FairShare
-from dasktune._driver.shared_stages import NoSharing
-from dasktune._driver.worker_demand import WorkerDemand
+from dasktune._driver.scaling import WorkerDemand
 from dasktune._engine.timeouts import UNANSWERED_SECONDS
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Granted, WorkerJoined, WorkersJoined
@@ -221,7 +220,17 @@ def test_workers_of_a_driver_that_hangs_are_lent_again() -> None:
         assert client.sync(claim, "other") == {"granted": None, "runs": 1}
 
 
-class BrokenStudyShares(StudyShares):
+class Fixed:
+    """A demand that is the same at any time."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def at(self, now: float) -> WorkerDemand:
+        return WorkerDemand(workers=self.workers)
+
+
+class BrokenLending(Lending):
     """Answers no claim."""
 
     def claim(self, *args: object, **kwargs: object) -> frozenset[str]:
@@ -231,8 +240,10 @@ class BrokenStudyShares(StudyShares):
 def test_run_goes_on_without_shares_where_the_arbiter_raises() -> None:
     view, got = RunView(Dispatcher("root")), list[object]()
     with ExitStack() as stack:
-        client = connected_to(ArbiterPlugin(BrokenStudyShares()), stack)
-        share = stack.enter_context(closing(FairShare(view, run="run", weight=1.0, put=got.append)))
+        client = connected_to(ArbiterPlugin(BrokenLending()), stack)
+        share = stack.enter_context(
+            closing(FairShare(view, Fixed(2), run="run", weight=1.0, put=got.append))
+        )
         share.use(client, [])
         assert share.granted.workers is None
         assert got == []
@@ -266,28 +277,23 @@ def test_run_uses_all_workers_after_an_arbiter_failed_for_long(
         client = connected_to(ArbiterPlugin(FailingStudyShares()), stack)
         client.sync(claim, "other")
         view = RunView(Dispatcher("root"))
-        share = stack.enter_context(closing(FairShare(view, run="run", weight=1.0, put=got.put)))
+        share = stack.enter_context(
+            closing(FairShare(view, Fixed(2), run="run", weight=1.0, put=got.put))
+        )
         share.use(client, [])
         assert share.granted == Granted(workers=frozenset({"one"}))
         monkeypatch.setattr(FailingStudyShares, "is_broken", True)
         clock = count(UNANSWERED_SECONDS, UNANSWERED_SECONDS)
-        share.turn(
-            next(clock), lambda: WorkerDemand(workers=2), NoSharing()
-        )  # it may begin long after the first answer
+        share.turn(next(clock))  # it may begin long after the first answer
         assert got.empty()
-        wait_until(
-            lambda: (
-                share.turn(next(clock), lambda: WorkerDemand(workers=2), NoSharing())
-                or not got.empty()
-            )
-        )
-        assert got.get(timeout=60) == Granted(workers=None)
+        wait_until(lambda: share.turn(next(clock)) or not got.empty())
+        assert got.get(timeout=60) == Lent(workers=None)
         assert "it uses all of them now" in caplog.text
-        monkeypatch.setattr(FailingStudyShares, "is_broken", False)
-        share.turn(next(clock), lambda: WorkerDemand(workers=2), NoSharing())
-        assert got.get(timeout=60) == Granted(workers=frozenset({"one"}))
-        monkeypatch.setattr(FailingStudyShares, "is_broken", True)
-        share.turn(next(clock), lambda: WorkerDemand(workers=2), NoSharing())
+        monkeypatch.setattr(FailingLending, "is_broken", False)
+        share.turn(next(clock))
+        assert got.get(timeout=60) == Lent(workers=frozenset({"one"}))
+        monkeypatch.setattr(FailingLending, "is_broken", True)
+        share.turn(next(clock))
     assert got.empty(), "patience begins anew with each answer"
 
 
@@ -310,12 +316,14 @@ def test_shared_device_is_kept_until_all_its_workers_are_done() -> None:
     assert dispatcher.slots["w1"].queue
     HearingStudyShares.busy.clear()
     with ExitStack() as stack:
-        client = connected_to(ArbiterPlugin(HearingStudyShares()), stack)
-        share = FairShare(RunView(dispatcher), run="run", weight=1.0, put=list[object]().append)
+        client = connected_to(ArbiterPlugin(HearingLending()), stack)
+        share = FairShare(
+            RunView(dispatcher), Fixed(2), run="run", weight=1.0, put=list[object]().append
+        )
         stack.enter_context(closing(share)).use(client, [])
-        share.turn(1.0, lambda: WorkerDemand(workers=2), NoSharing())
-        wait_until(lambda: len(HearingStudyShares.busy) == 2)
-    assert HearingStudyShares.busy == [frozenset(), frozenset({"w0"})]
+        share.turn(1.0)
+        wait_until(lambda: len(HearingLending.busy) == 2)
+    assert HearingLending.busy == [frozenset(), frozenset({"w0"})]
 
 
 def test_first_claim_asks_for_one_worker_of_each_device() -> None:
@@ -326,9 +334,11 @@ def test_first_claim_asks_for_one_worker_of_each_device() -> None:
         joined = [WorkerJoined(worker=worker, device="gpu0") for worker in (extra, own)]
         dispatcher = Dispatcher("root")
         dispatcher.handle(WorkersJoined(workers=tuple(joined)), 0.0)
-        first = FairShare(RunView(dispatcher), run="first", weight=1.0, put=got.append)
+        first = FairShare(RunView(dispatcher), Fixed(2), run="first", weight=1.0, put=got.append)
         stack.enter_context(closing(first)).use(client, joined)
-        second = FairShare(RunView(Dispatcher("root")), run="second", weight=1.0, put=got.append)
+        second = FairShare(
+            RunView(Dispatcher("root")), Fixed(2), run="second", weight=1.0, put=got.append
+        )
         stack.enter_context(closing(second)).use(client, joined)
         assert second.granted.workers is not None
         assert extra not in second.granted.workers
@@ -339,16 +349,18 @@ def test_run_claims_as_soon_as_its_first_workers_have_joined() -> None:
     with ExitStack() as stack:
         client = connected_to(ArbiterPlugin(StudyShares(patience_seconds=0.0)), stack)
         dispatcher = Dispatcher("root")
+        demand = Fixed(0)
         views = RunView(Dispatcher("root")), RunView(dispatcher)
         other, share = (
-            FairShare(view, run=str(id(view)), weight=1.0, put=got.put) for view in views
+            FairShare(view, demand, run=str(id(view)), weight=1.0, put=got.put) for view in views
         )
         stack.enter_context(closing(other)).use(client, [])
         stack.enter_context(closing(share)).use(client, [])
-        share.turn(1.0, lambda: WorkerDemand(workers=0), NoSharing())
+        share.turn(1.0)
         for worker in client.scheduler_info(n_workers=-1)["workers"]:
             dispatcher.handle(WorkerJoined(worker=worker), 0.0)
-        share.turn(1.0, lambda: WorkerDemand(workers=2), NoSharing())
+        demand.workers = 2
+        share.turn(1.0)
         assert got.get(timeout=60).workers == dispatcher.slots.keys()
 
 

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from dasktune._driver.heartbeat import Heartbeat
 from dasktune._driver.run_status import RunStatus
-from dasktune._driver.shared_stages import NoSharing
 from dasktune._engine.engine import Engine
 from dasktune._engine.timeouts import Waits
 from dasktune.graph.dispatch import Dispatcher
@@ -42,10 +41,10 @@ def test_heartbeat_shows_the_first_workers_at_once() -> None:
             ending=lambda: ("ended", ""),
             waits=HOURS,
         )
-        beats.turn(NoSharing())
+        beats.turn(0.0)
         assert status_of(database).classes == {}
         for number, shown in enumerate((1, 1)):
             engine.handle(WorkerJoined(worker=f"w{number}"), 0.0)
-            beats.turn(NoSharing())
+            beats.turn(0.0)
             assert sum(status_of(database).classes.values()) == shown
             assert status_of(database).workers["usable"] == shown

@@ -13,6 +13,7 @@ from distributed import Client, LocalCluster
 
 import dasktune as dt
 from dasktune._driver.audits import Audits
+from dasktune._driver.parts import Following
 from dasktune._engine.trials import Trial
 from dasktune._results.inventory import take_inventory
 from dasktune._results.keep import kept_keys
@@ -115,8 +116,8 @@ def late_audits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin no audit before all trials have ended."""
     turn = Audits.turn
 
-    def turn_at_end(audits: Audits, *given: Any, is_last: bool = False) -> bool:
-        return is_last and turn(audits, *given, is_last=True)
+    def turn_at_end(audits: Audits, now: float) -> list[Following]:
+        return turn(audits, now) if audits.is_last else []
 
     monkeypatch.setattr(Audits, "turn", turn_at_end)
 

@@ -10,7 +10,6 @@ import pytest
 
 from dasktune._driver import heartbeat
 from dasktune._driver.heartbeat import Heartbeat
-from dasktune._driver.shared_stages import NoSharing
 from dasktune._engine.engine import Engine
 from dasktune._engine.timeouts import Waits
 from dasktune.graph.dispatch import Dispatcher
@@ -47,7 +46,7 @@ def test_looks_take_a_share_of_the_loop_only(monkeypatch: pytest.MonkeyPatch) ->
         waits=Waits(heartbeat_seconds=1.0, heartbeat_share=SHARE),
     )
     while now < 1000:
-        beats.turn(NoSharing())
+        beats.turn(0.0)
         now += TURN_SECONDS
     database.close()
     assert 3 <= looks <= SHARE * now / LOOK_SECONDS + 1

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dasktune._driver.predictions import MOST_TRIES, Answer, Predictions, Subject
+from dasktune._driver.parts import Answer, Subject
+from dasktune._driver.predictions import MOST_TRIES, Predictions
 from dasktune._engine.outcome import RunAssessment, RunPrediction
 from dasktune._engine.timeouts import PREDICTION_RETRY_SECONDS, PREDICTION_SECONDS
 from dasktune._worker.messages import PredictionAnswer
@@ -51,7 +52,8 @@ class Asked:
         self, number: int, worker: str, answer: Mapping[str, Any] | str | None, at: float = 0.0
     ) -> tuple[Subject, Answer | None] | None:
         message = PredictionAnswer(worker=worker, number=number, answer=answer)
-        return self.predictions.receive(message, at)
+        answered = self.predictions.answered(message, at)
+        return None if answered is None else (answered.subject, answered.answer)
 
 
 def test_question_is_sent_once_and_answered_for_its_trial() -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dasktune._driver.reuse import CommitReader, CommitsRead, KnownStates
+from dasktune._driver.commit_reader import CommitReader
+from dasktune._driver.reuse import CommitsRead, KnownStates
 from dasktune.errors import StorageError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.events import Bound, Deliver, RunStage, WorkerJoined
+from dasktune.graph.events import Bound, Deliver, RunStage, StatesRead, WorkerJoined
 from dasktune.graph.keys import Chain
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.graph.save_policy import SavePolicy
@@ -296,11 +297,13 @@ def test_no_stage_begins_before_commits_are_read(left: Left, tmp_path: Path) -> 
     dispatcher.register(0, {"lr": RATE}, 10)
     assert dispatcher.extend(0, 10, 0.0, 0.0, reports=(5,)) == []
     assert dispatcher.idle_workers == 0, "nobody should ask the tuner for more"
-    reader.turn()
-    reader.turn()
+    reader.turn(0.0)
+    reader.turn(0.0)
     assert inbox.empty(), "the loop goes on while the store is silent"
     left.store.may_answer.set()
-    out = dispatcher.handle(reader.receive(inbox.get(timeout=PATIENCE)), 0.0)
+    (states_read,) = reader.receive(inbox.get(timeout=PATIENCE), 0.0)
+    assert isinstance(states_read, StatesRead)
+    out = dispatcher.handle(states_read, 0.0)
     assert inbox.empty()
     assert [each.report.step for each in out if isinstance(each, Deliver)] == [5]
     assert [(each.start, each.stop) for each in out if isinstance(each, RunStage)] == [(8, 10)]
@@ -328,9 +331,9 @@ def test_reader_whose_store_fails_raises(left: Left, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(left.store, "commits", fail)
     reader = CommitReader(known_states, inbox.put)
-    reader.turn()
+    reader.turn(0.0)
     with pytest.raises(StorageError, match="away"):
-        reader.receive(inbox.get(timeout=PATIENCE))
+        reader.receive(inbox.get(timeout=PATIENCE), 0.0)
     assert list(known_states.unread) == [left.key(8)], "the next run reads it"
     reader.close()
 

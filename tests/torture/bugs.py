@@ -241,8 +241,8 @@ class EvictsNeededStates(Evictor):
 
 
 class EvictsUntold(Evictor):
-    def turn(self) -> list[Evicted | StoreCrowded]:
-        return [event for event in super().turn() if isinstance(event, StoreCrowded)]
+    def turn(self, now: float) -> list[Evicted | StoreCrowded]:
+        return [event for event in super().turn(now) if isinstance(event, StoreCrowded)]
 
 
 class EvictsUnwritten(Evictor):
@@ -297,9 +297,9 @@ class HearsOfNoEnd(SharedStages):
 class CountsOwnStepsOnly(SharedStages):
     """Takes no steps for repeated that another driver has trained."""
 
-    def receive(self, message: Any) -> list[Any]:
+    def receive(self, news: Any, now: float) -> list[Any]:
         elsewhere = (Progress, TrainedElsewhere)
-        return [item for item in super().receive(message) if not isinstance(item, elsewhere)]
+        return [item for item in super().receive(news, now) if not isinstance(item, elsewhere)]
 
 
 class _PatientLease(Lease):

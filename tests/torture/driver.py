@@ -304,12 +304,12 @@ class Driver:
                 case SavePoint():
                     self._send(item)
                 case Reached():
-                    self.sharing.reached(item.attempt, item.step)
+                    self.sharing.receive(item, self.study.now)
                 case StateDurable():
                     if self.evictor is not None:
                         recorded = item.is_recorded
                         self.evictor.saved(item.node, item.commit, is_recorded=recorded)
-                    self.sharing.saved(item.attempt, item.commit.step)
+                    self.sharing.receive(item, self.study.now)
                 case StateRecorded():
                     if self.evictor is not None:
                         self.evictor.recorded(item.key)
@@ -369,7 +369,7 @@ class Driver:
 
     def tick(self) -> None:
         """Give the engine the time; the tuner is asked when workers are idle."""
-        self.sharing.turn()
+        self.sharing.turn(self.study.now)
         if self._known_states.unread:
             self.tell(self._read_commits())
         self.tell(Tick())
@@ -390,7 +390,7 @@ class Driver:
     def make_room(self) -> None:
         """Evict states that the store has no room for."""
         if self.evictor is not None:
-            for event in self.evictor.turn():
+            for event in self.evictor.turn(self.study.now):
                 if isinstance(event, Evicted) and not self.books.is_lost(event):
                     self._check_metrics_of(event)
                 self.tell(event)
@@ -463,7 +463,7 @@ class Driver:
         if self.lease_messages:
             message = self.lease_messages.popleft()
             self.study.tell(message)
-            self._follow(self.sharing.receive(message))
+            self._follow(self.sharing.receive(message, self.study.now))
             if isinstance(message, CommitsFound):
                 self._check_wait(message.attempt)
 

@@ -17,6 +17,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
+from dasktune._driver.attempts import StateDurable, StateRecorded
+from dasktune._driver.parts import Following, News, Part
 from dasktune._driver.retention.listing import (
     COMMIT_NBYTES,
     StoredState,
@@ -34,6 +36,7 @@ from dasktune._driver.retention.value import (
     places_of,
     winners,
 )
+from dasktune._driver.reuse import CommitsRead
 from dasktune._engine.timeouts import FORGET_SECONDS, STORE_LISTING_SECONDS
 from dasktune._engine.trials import TrialRecord
 from dasktune._words import counted
@@ -89,31 +92,18 @@ class _Removal:
     is_saved_again: bool = False
 
 
-class NoEvictor:
+class NoEvictor(Part):
     """Evicts nothing: the store has no budget."""
 
     def open(self) -> None:
         """Do nothing."""
-
-    def met_states(self) -> None:
-        """Do nothing."""
-
-    def saved(self, node: Node, commit: Commit, *, is_recorded: bool = True) -> None:
-        """Do nothing."""
-
-    def recorded(self, key: str) -> None:
-        """Do nothing."""
-
-    def turn(self) -> list[Evicted | StoreCrowded]:
-        """Return no event."""
-        return []
 
     def close(self) -> list[Evicted]:
         """Return no event."""
         return []
 
 
-class Evictor:
+class Evictor(Part):
     """Makes room in a store, in which all states count, whoever made them.
 
     `kept_elsewhere` gives the keys of states that other studies keep. `write_down` makes durable
@@ -230,7 +220,20 @@ class Evictor:
         self._largest = max(self._largest, nbytes)
         self._is_full = False
 
-    def turn(self) -> list[Evicted | StoreCrowded]:
+    def receive(self, news: News, now: float) -> Iterable[Following]:
+        """Count states that are stored and recorded, and those that the plan has met."""
+        match news:
+            case StateDurable():
+                self.saved(news.node, news.commit, is_recorded=news.is_recorded)
+            case StateRecorded():
+                self.recorded(news.key)
+            case CommitsRead():
+                self.met_states()
+            case _:
+                pass
+        return ()
+
+    def turn(self, now: float) -> list[Evicted | StoreCrowded]:
         """Make room if there is need; return the events for the engine."""
         events: list[Evicted | StoreCrowded] = [
             *self._receive_removals(),

@@ -167,13 +167,13 @@ def test_end_of_a_trial_is_evicted_before_a_needed_branch_point(database: Databa
     first, second = scene.trial(Constant(0.5)), scene.trial(turn(20))
     evictor = scene.evictor(WHOLE * 5 // 2)
     branch = scene.save(first, 20, evictor)
-    assert evictor.turn() == []
+    assert evictor.turn(0.0) == []
     scene.end(first, 0.1)
     end = scene.save(first, 40, evictor)
     scene.trials[second].state, scene.trials[second].until = TrialState.RUNNING, 40
     third = scene.trial(Constant(0.9), state=TrialState.RUNNING)
     other = scene.save(third, 20, evictor)
-    gone = scene.tell(evictor.turn())
+    gone = scene.tell(evictor.turn(0.0))
     evictor.close()
     assert gone == [(scene.dispatcher.plan.node_at(first, 40), 40)]
     assert scene.keys == {branch, other}
@@ -195,15 +195,15 @@ def test_places_of_listed_states_are_hashed_by_the_pool(
 
     monkeypatch.setattr(Chain, "advance", counted)
     scene.now += STORE_LISTING_SECONDS[1] + 1
-    assert evictor.turn() == []
+    assert evictor.turn(0.0) == []
     jobs.do(0)
-    assert evictor.turn() == [], "nothing is chosen before all places are known"
-    assert evictor.turn() == []
+    assert evictor.turn(0.0) == [], "nothing is chosen before all places are known"
+    assert evictor.turn(0.0) == []
     assert not hashed
     assert evictor.is_busy
     jobs.do(0)
     assert sum(hashed.values()) == len(keys)
-    (gone,) = scene.tell(evictor.turn())
+    (gone,) = scene.tell(evictor.turn(0.0))
     assert gone[0] is scene.dispatcher.plan.node_at(trial, gone[1])
     assert sum(hashed.values()) == len(keys), "what is placed is not hashed again"
     evictor.close()
@@ -217,9 +217,9 @@ def test_room_is_made_at_the_end_while_places_are_looked_for(database: Database)
     for step in (10, 20, 30):
         scene.save(trial, step)
     scene.now += STORE_LISTING_SECONDS[1] + 1
-    evictor.turn()
+    evictor.turn(0.0)
     jobs.do(0)
-    evictor.turn()
+    evictor.turn(0.0)
     events = evictor.close()
     assert len(scene.tell(events)) == 1
     assert len(scene.keys) == 2
@@ -230,10 +230,10 @@ def test_what_is_known_of_states_is_durable_before_they_go(database: Database) -
     trial = scene.trial(Constant(0.5))
     evictor = scene.evictor(WHOLE * 3 // 2)
     keys = {scene.save(trial, 20, evictor)}
-    assert evictor.turn() == []
+    assert evictor.turn(0.0) == []
     assert scene.there_when_written_down == []
     keys.add(scene.save(trial, 40, evictor))
-    scene.tell(evictor.turn())
+    scene.tell(evictor.turn(0.0))
     evictor.close()
     assert scene.there_when_written_down == [keys]
     assert len(scene.keys) == 1
@@ -260,13 +260,13 @@ def test_foreign_states_are_evicted_unless_young_or_kept(
     trial = scene.trial(Constant(0.5))
     let_age(tmp_path, 60)
     evictor = scene.evictor(2 * WHOLE)
-    assert evictor.turn() == []
+    assert evictor.turn(0.0) == []
     evictor.close()
     assert scene.keys == {"f0", "f1", "f2"}
     let_age(tmp_path, 7200)
     evictor = scene.evictor(2 * WHOLE)
     scene.save(trial, 20, evictor)
-    evictor.turn()
+    evictor.turn(0.0)
     evictor.close()
     assert "f1" in scene.keys
     assert not {"f0", "f2"} & scene.keys
@@ -291,7 +291,7 @@ def test_what_the_database_saw_used_lately_is_young(database: Database, tmp_path
     )
     database.write(batch)
     evictor = scene.evictor(1)
-    evictor.turn()
+    evictor.turn(0.0)
     evictor.close()
     assert scene.keys == {"f0"}
 
@@ -304,7 +304,7 @@ def test_the_last_states_of_the_best_trials_stay(database: Database) -> None:
         trial = scene.trial(Constant(value))
         scene.end(trial, value)
         ends[value] = scene.save(trial, 40, evictor)
-        scene.tell(evictor.turn())
+        scene.tell(evictor.turn(0.0))
     evictor.close()
     assert {ends[0.1], ends[0.2]} <= scene.keys
     assert len(scene.keys) < 5
@@ -321,10 +321,10 @@ def test_state_that_a_stage_starts_from_stays_until_loaded(database: Database) -
     assert isinstance(order, RunStage)
     assert order.start == 20
     plan = scene.dispatcher.plan
-    assert scene.tell(evictor.turn()) == [(plan.node_at(other, 20), 20)]
+    assert scene.tell(evictor.turn(0.0)) == [(plan.node_at(other, 20), 20)]
     scene.dispatcher.handle(Progress(attempt=order.attempt, step=21), 0.0)
     scene.save(other, 30, evictor)
-    assert (plan.node_at(trial, 20), 20) in scene.tell(evictor.turn())
+    assert (plan.node_at(trial, 20), 20) in scene.tell(evictor.turn(0.0))
     evictor.close()
     assert start not in scene.keys
 
@@ -336,7 +336,7 @@ def test_start_of_the_stage_that_comes_next_stays(database: Database) -> None:
     start = scene.save(trial, 20, evictor)
     scene.save(other, 20, evictor)
     scene.dispatcher.extend(trial, 40, 0.0, 0.0)
-    scene.tell(evictor.turn())
+    scene.tell(evictor.turn(0.0))
     evictor.close()
     assert scene.keys == {start}
 
@@ -356,9 +356,9 @@ def test_turn_without_need_starts_no_job(database: Database) -> None:
     trial = scene.trial(Constant(0.5))
     evictor = scene.evictor(10**9, pool=jobs)
     scene.save(trial, 20, evictor)
-    evictor.turn()
+    evictor.turn(0.0)
     assert jobs.count == 1, "the first state that is saved needs a listing"
-    assert evictor.turn() == evictor.turn() == []
+    assert evictor.turn(0.0) == evictor.turn(0.0) == []
     assert jobs.count == 1
     evictor.close()
 
@@ -374,7 +374,7 @@ def test_states_are_removed_from_the_database_too(database: Database) -> None:
         schema.CheckpointRow(key=key, root="f", step=20, **row)  # type: ignore[arg-type]
     )
     database.write(batch)
-    scene.tell(evictor.turn())
+    scene.tell(evictor.turn(0.0))
     evictor.close()
     assert database.checkpoint_keys() == set()
 
@@ -389,7 +389,7 @@ def test_too_small_budget_is_logged_once_with_the_needed_bytes(
             trial = scene.trial(Constant(value))
             scene.end(trial, value)
             scene.save(trial, 40, evictor)
-            assert evictor.turn() == []
+            assert evictor.turn(0.0) == []
     evictor.close()
     said = [one.getMessage() for one in caplog.records]
     assert len(said) == 1
@@ -410,9 +410,9 @@ def test_what_cannot_be_removed_stays_counted_and_is_tried_again(
     before = evictor.nbytes
     evictor.retention = Retention(budget=1, keep=Keep.parse("none"))
     with caplog.at_level(logging.WARNING, logger="dasktune"):
-        scene.tell(evictor.turn())
+        scene.tell(evictor.turn(0.0))
         assert evictor.nbytes == 0
-        wait_until(lambda: evictor.turn() == [] and evictor.nbytes == before)
+        wait_until(lambda: evictor.turn(0.0) == [] and evictor.nbytes == before)
     assert [one.getMessage().split(": ")[1] for one in caplog.records] == ["the disk says no"]
     store.is_stubborn = False
     scene.now += 1000
@@ -452,12 +452,12 @@ def test_state_saved_during_its_eviction_is_evicted_again(
     trial = scene.trial(Constant(0.5))
     evictor = scene.evictor(1)
     key = scene.save(trial, 20, evictor)
-    assert len(scene.tell(evictor.turn())) == 1
+    assert len(scene.tell(evictor.turn(0.0))) == 1
     # Another attempt finds the first one's commit there still: it is told that this one stands.
     assert scene.save(trial, 20, evictor, by="1-bb") == key
-    assert evictor.turn() == []
+    assert evictor.turn(0.0) == []
     store.gate.set()
-    wait_until(lambda: scene.tell(evictor.turn()) != [])
+    wait_until(lambda: scene.tell(evictor.turn(0.0)) != [])
     evictor.close()
     assert scene.keys == set()
     assert not scene.dispatcher.plan.node_at(trial, 20).checkpoints
@@ -472,7 +472,7 @@ def test_a_new_attempt_that_commits_while_the_old_one_goes_stays(
     evictor = scene.evictor(WHOLE)
     key = scene.save(trial, 20, evictor)
     scene.save(trial, 40, evictor)
-    scene.tell(evictor.turn())
+    scene.tell(evictor.turn(0.0))
     # Someone else has removed the commit first, and the state is trained anew.
     for one in (20, 40):
         CheckpointStore(str(tmp_path)).discard(
@@ -498,7 +498,7 @@ def test_state_removed_by_another_driver_is_gone_at_next_listing(
     settle(evictor)
     scene.store.discard(key)
     scene.now += 1000
-    wait_until(lambda: scene.tell(evictor.turn()) != [])
+    wait_until(lambda: scene.tell(evictor.turn(0.0)) != [])
     evictor.close()
     assert not scene.dispatcher.plan.node_at(trial, 20).checkpoints
 
@@ -516,7 +516,7 @@ def test_own_state_that_another_study_keeps_is_not_evicted(database: Database) -
         scene.end(trial, 0.1)
     scene.save(second, 20, evictor)
     scene.save(second, 40, evictor)
-    scene.tell(evictor.turn())
+    scene.tell(evictor.turn(0.0))
     evictor.close()
     assert kept in scene.keys
     assert len(scene.keys) == 1
@@ -529,7 +529,7 @@ def test_what_earlier_runs_left_is_known_by_its_place(database: Database) -> Non
     branch, end = scene.save(first, 20), scene.save(first, 40)
     scene.trials[second].state = TrialState.RUNNING
     evictor = scene.evictor(WHOLE)
-    gone = scene.tell(evictor.turn())
+    gone = scene.tell(evictor.turn(0.0))
     evictor.close()
     assert [step for _, step in gone] == [40]
     assert scene.keys == {branch}
@@ -596,7 +596,7 @@ class Stored(SimulatedRunner):
             self._save(attempt.node_at(event.step), event.step, event.attempt)
         super().tell(event)
         while self.evictor is not None:
-            for following in self.evictor.turn():
+            for following in self.evictor.turn(0.0):
                 if isinstance(following, Evicted):
                     self._check(following)
                 super().tell(following)
@@ -816,5 +816,5 @@ def _read(url: str, stop: Any, answers: Any) -> None:
 
 def settle(evictor: Evictor) -> None:
     """Wait until an evictor has received the due listing and the results of its removals."""
-    evictor.turn()
-    wait_until(lambda: evictor.turn() is not None and not evictor.is_busy)
+    evictor.turn(0.0)
+    wait_until(lambda: evictor.turn(0.0) is not None and not evictor.is_busy)
