@@ -53,30 +53,17 @@ from dasktune.graph.view import AttemptView
 logger = logging.getLogger(__name__)
 
 
-Claims = Callable[[str, Mapping[str, float]], dict[str, float] | None]
-"""Returns the Dask resources that a stage with such needs occupies on a worker."""
-
-ClusterMessage = WorkerMessage | WorkerJoined | WorkerLost | SaveMissed | AttemptFinished | Granted
+ClusterMessage = WorkerMessage | WorkerJoined | WorkerLost | SaveMissed | AttemptFinished | Lent
 """What is heard of a cluster while a study runs there."""
 
 
 class Submissions:
-    """The futures of attempts on one connection to a cluster.
+    """The futures of attempts on one connection to a cluster."""
 
-    Parameters
-    ----------
-    client
-        Connected to it.
-    plan
-        The study's job.
-    claims
-        See `Claims`.
-    """
-
-    def __init__(self, client: Client, plan: JobPlan, claims: Claims) -> None:
+    def __init__(self, client: Client, plan: JobPlan, workers: Workers) -> None:
         self._client = client
         self._plan = plan
-        self._claims = claims
+        self._workers = workers
         self._futures: dict[str, Future[Any]] = {}
         self._silent: dict[str, float] = {}
         """Since when Dask is done with each attempt whose last message has not arrived."""
@@ -118,7 +105,7 @@ class Submissions:
             before,
             key=(prefix_of(self._plan.run), key, order.start, order.stop, order.attempt),
             workers=[order.worker],
-            resources=self._claims(order.worker, order.needs),
+            resources=self._workers.claims(order.worker, order.needs),
             priority=-order.order,
             retries=0,
             pure=False,
@@ -135,7 +122,7 @@ class Submissions:
             spec.to_wire(),
             key=(audit_prefix_of(self._plan.run), spec.stage.attempt),
             workers=[worker],
-            resources=self._claims(worker, needs),
+            resources=self._workers.claims(worker, needs),
             priority=1,
             retries=0,
             pure=False,
@@ -303,7 +290,7 @@ class Connection:
         self.client = client
         self._address = str(client.scheduler.address)
         self.workers = Workers(client, self._plan, self._put, self._timeouts)
-        self.submissions = Submissions(client, self._plan, self.workers.claims)
+        self.submissions = Submissions(client, self._plan, self.workers)
         self.messages = Messages(client, self._plan.run, self._put)
 
     @property

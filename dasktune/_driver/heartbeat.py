@@ -14,7 +14,7 @@ import socket
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Protocol
@@ -71,27 +71,7 @@ class NoHeartbeat(Part):
 class Heartbeat(Part):
     """Writes the status of a run from its beginning to its end: a context in which it runs.
 
-    Parameters
-    ----------
-    database
-        Gets a row for the run.
-    study_id, study
-        The study's number there, and its name.
-    run
-        The run's name.
-    engine
-        The engine of the run.
-    recorder
-        Has the counts of what was done.
-    client
-        The run's connection to the cluster.
-    ending
-        Gives the end of a run that raised no exception: ``ended``, ``limit`` or
-        ``interrupted``, and the reason in words.
-    waits
-        How often the status is written.
-    keeper
-        Keeps what the run measures; None keeps none.
+    A `keeper` keeps what the run measures.
     """
 
     def __init__(
@@ -104,10 +84,12 @@ class Heartbeat(Part):
         engine: Engine,
         recorder: Recorder,
         client: Client,
-        ending: Callable[[], tuple[str, str]],
         waits: Waits = WAITS,
         keeper: SpeedKeeper | None = None,
     ) -> None:
+        self.ending = "ended", ""
+        """The end of a run that raises no exception: ``ended``, ``limit`` or ``interrupted``, and
+        the reason in words."""
         self.sharing: OtherDrivers | None = None
         """The stages that other drivers train; None if nothing is shared, or not yet."""
         self._database = database
@@ -118,7 +100,6 @@ class Heartbeat(Part):
         self._recorder = recorder
         self._client = client
         self._elastic = elastic_of(client)
-        self._ending = ending
         self._within = within(study)
         now = time.time()
         self._stop_notes = StopNotes(History(database, study_id), run)
@@ -165,7 +146,7 @@ class Heartbeat(Part):
 
     def _end(self, error: BaseException | None) -> None:
         """Write how the run has ended."""
-        how, message = _ending_of(error) or self._ending()
+        how, message = _ending_of(error) or self.ending
         logger.info(  # an error is raised as well, and shown once
             "run %s of study %s ended (%s)",
             *(self._row.run, self._study, f"{how}: {message}" if message else how),
@@ -207,8 +188,8 @@ class Heartbeat(Part):
         self._status = self._look(self.sharing)
         self._write(self._status.to_row(self._row))
         self._send(self._status)
-        if self._keeper is not None and not self._is_broken:
-            self._keeper.turn(lambda: view.kept)
+        if self._keeper is not None and not self._is_broken and self._keeper.is_due:
+            self._keeper.keep(view.kept)
         took, waits = time.monotonic() - began, self._waits
         pause = max(waits.heartbeat_seconds, took / waits.heartbeat_share)
         self._due = time.monotonic() + pause
@@ -310,9 +291,10 @@ class Heartbeat(Part):
         return () if self._elastic is None else tuple(p.status for p in self._elastic.pools())
 
     def _present(self) -> tuple[dict[str, Offer], list[str]]:
-        """Return the offers of the workers of the cluster, and the addresses of paused ones.
+        """Return the offers of all workers that Dask has, and the addresses of paused ones.
 
-        This is asked while the run can use none of them.
+        The run has no slot while this is called. So each of these workers misses something: a
+        resource, a tag, an answer to the greeting, or it is paused.
         """
         if self._client.status != "running":
             return {}, []

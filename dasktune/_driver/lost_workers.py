@@ -8,7 +8,7 @@ loop goes on meanwhile, also if the store is away: only the stages of these work
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -25,43 +25,22 @@ class LookUpEnded:
 
 @dataclass(slots=True)
 class LostWorker:
-    """A lost worker whose attempts the engine does not know to be lost yet.
-
-    Parameters
-    ----------
-    is_blameless
-        See `dasktune.graph.events.WorkerLost`.
-    commits
-        Those that the store has, once they are looked up.
-    joined
-        The worker at the same address that has joined since.
-    at
-        Epoch seconds of the loss.
-    """
+    """A lost worker whose attempts the engine does not know to be lost yet."""
 
     is_blameless: bool
+    """See `dasktune.graph.events.WorkerLost`."""
     commits: Future[Commits]
+    """Those that the store has, once they are looked up."""
     joined: WorkerJoined | None = None
+    """The worker at the same address that has joined since."""
     at: float = field(default_factory=time.time)
+    """Epoch seconds of the loss."""
 
 
 class LostWorkers:
-    """The workers that were lost and are being looked up.
+    """The workers that were lost and are being looked up; `put` takes messages from threads."""
 
-    Parameters
-    ----------
-    look_up
-        Begins to look up the commits of keys.
-    put
-        Takes the messages; called from threads.
-    """
-
-    def __init__(
-        self,
-        look_up: Callable[[Collection[str]], Future[Commits]],
-        put: Callable[[LookUpEnded], None],
-    ) -> None:
-        self._look_up = look_up
+    def __init__(self, put: Callable[[LookUpEnded], None]) -> None:
         self._put = put
         self._lost: dict[str, LostWorker] = {}
 
@@ -74,9 +53,8 @@ class LostWorkers:
         """Whether a worker has joined at the address of one that is being looked up."""
         return any(lost.joined is not None for lost in self._lost.values())
 
-    def add(self, worker: str, keys: Collection[str], *, is_blameless: bool) -> None:
-        """Look up the states of a worker that was lost; a message follows."""
-        commits = self._look_up(keys)
+    def add(self, worker: str, commits: Future[Commits], *, is_blameless: bool) -> None:
+        """Add a worker that was lost; a message follows when its commits are looked up."""
         self._lost[worker] = LostWorker(is_blameless, commits)
         commits.add_done_callback(lambda _: self._put(LookUpEnded(worker=worker)))
 

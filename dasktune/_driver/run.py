@@ -147,7 +147,6 @@ class StudyRun:
             engine=self.engine,
             recorder=self.recorder,
             client=client,
-            ending=self._ending,
             waits=self.timeouts.waits,
             keeper=self.keeper,
         ) as heartbeat:
@@ -169,6 +168,7 @@ class StudyRun:
                 classes=NumericClasses(self.numerics, self.store),
                 keep=self.keep,
             )
+            heartbeat.ending = self._ending()
 
     def begin(self, now: float, capacity: int) -> Outcome:
         """Begin the tuner, or continue it."""

@@ -182,9 +182,9 @@ class DaskRunner:
         self._leaving: set[str] = set()
         self._attempts = Attempts(view, recorder)
         self._kept_ends = KeptEnds(keep, engine.objective, engine.trials.values())
-        self._keys = StageKeys(view.attempts.__contains__, put)
+        self._keys = StageKeys(view.attempts, put)
         self._look_ups = LookUps(CheckpointStore(plan.store, LOOK_UP))
-        self._lost = LostWorkers(self._look_ups.ask, put)
+        self._lost = LostWorkers(put)
         # The parts.
         demand = RunDemand(engine)
         self._heartbeat: Heartbeat | NoHeartbeat = heartbeat or NoHeartbeat()
@@ -221,24 +221,11 @@ class DaskRunner:
     ) -> None:
         """Run until the tuner has ended and nothing is under way.
 
-        Parameters
-        ----------
-        begin
-            Starts or resumes the tuner: (now, number of workers) -> outcome.
-        wait
-            Called before that, when the workers are ready; what it raises ends the run.
-
-        Raises
-        ------
-        ClusterError
-            If the workers cannot run the study.
-        StorageError
-            If a state or record cannot be stored; what was reported is safe.
-        KeyboardInterrupt
-            After all running stages have been stopped and saved; at once if it had been asked
-            to stop before.
-        Exception
-            What `on_safe` raised, likewise.
+        `begin` starts or resumes the tuner: (now, number of workers) -> outcome. `wait` is called
+        before that, when the workers are ready. What `wait` or `on_safe` raises ends the run, as
+        does a `KeyboardInterrupt`: it is raised again once all running stages are stopped and
+        saved, or at once if the run had been asked to stop before. Raises a `ClusterError` if the
+        workers cannot run the study, and a `StorageError` if a state or record cannot be stored.
         """
         try:
             self._evictor.open()
@@ -281,12 +268,8 @@ class DaskRunner:
     def _refuse_unmet(self, offers: list[Offer]) -> None:
         """Refuse a study with a trial whose own needs no worker can meet, before anything runs.
 
-        Workers that have not answered yet, and those that a pool may start, are waited for.
-
-        Parameters
-        ----------
-        offers
-            Those of the workers that are ready.
+        `offers` are those of the workers that are ready. The run waits for workers that have not
+        answered yet, and for those that a pool may start.
         """
         unmet, elastic = unmet_needs(self._engine, offers), self._cluster.elastic
         coming = [] if elastic is None else [pool.offer for pool in elastic.pools()]
@@ -511,7 +494,7 @@ class DaskRunner:
         self._leaving.discard(worker)
         self._follow(self._attempts.abandon(worker, self._now()))
         keys = self._attempts.likely_saves(worker, goes_far=is_blameless)
-        self._lost.add(worker, keys, is_blameless=is_blameless)
+        self._lost.add(worker, self._look_ups.ask(keys), is_blameless=is_blameless)
 
     def _forget_worker(self, worker: str) -> None:
         """Handle the loss of a worker whose states were looked up."""
@@ -532,12 +515,8 @@ class DaskRunner:
     def _begin_anew(self) -> bool:
         """Go on with a scheduler that was lost, once it is there again, and with its workers.
 
-        Whatever Dask knew is forgotten: what is durable is in the store.
-
-        Returns
-        -------
-        bool
-            Whether it is there; else the run was asked to stop.
+        Whatever Dask knew is forgotten: what is durable is in the store. Returns False if the run
+        was asked to stop before the scheduler was there.
         """
         if not self._wait_for(self._cluster.renew()):
             return False

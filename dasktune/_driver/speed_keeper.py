@@ -33,14 +33,7 @@ MOST_SPEEDS = 500
 class SpeedKeeper:
     """Reads and writes the measurements of one trainer by model and class.
 
-    Parameters
-    ----------
-    database
-        Where they are.
-    fingerprint
-        The fingerprint of the trainer.
-    clock
-        Gives epoch seconds.
+    `fingerprint` is the trainer's; `clock` gives epoch seconds.
     """
 
     def __init__(
@@ -66,17 +59,10 @@ class SpeedKeeper:
             logger.warning("the speeds of earlier runs cannot be read: %s", error)
             return NOTHING_KEPT
 
-    def turn(self, kept: Callable[[], KeptMeasurements]) -> None:
-        """Keep the measurements of a run, if it is time to.
-
-        Parameters
-        ----------
-        kept
-            Gives what the run has measured so far.
-        """
-        if self._clock() >= self._due:
-            self.keep(kept())
-            self._due = self._clock() + SPEEDS_SECONDS
+    @property
+    def is_due(self) -> bool:
+        """Whether the last measurements were kept some time ago."""
+        return self._clock() >= self._due
 
     def keep(self, kept: KeptMeasurements) -> None:
         """Write the measurements that have changed; log it if the database cannot take them."""
@@ -94,6 +80,7 @@ class SpeedKeeper:
         else:
             self._speeds |= speeds
             self._factors |= factors
+        self._due = self._clock() + SPEEDS_SECONDS
 
 
 def _changed(written: Mapping[str, Each], kept: Iterable[Each]) -> dict[str, Each]:

@@ -8,7 +8,7 @@ gets immutable values, and its results are messages: the search plan is the loop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -41,18 +41,13 @@ class _Job:
 
 
 class StageKeys:
-    """Stands between the orders of a run and their keys.
+    """Stands between the orders of a run and their keys; `put` takes messages from the thread.
 
-    Parameters
-    ----------
-    is_open
-        Whether an attempt is still to be started.
-    put
-        Takes the messages; called from the thread.
+    `attempts` are those of the run, at any time: others are not to be started any more.
     """
 
-    def __init__(self, is_open: Callable[[str], bool], put: Callable[[KeysHashed], None]) -> None:
-        self._is_open = is_open
+    def __init__(self, attempts: Container[str], put: Callable[[KeysHashed], None]) -> None:
+        self._attempts = attempts
         self._put = put
         self._left = CHANGES_PER_TURN
         self._waiting: dict[str, RunStage] = {}
@@ -85,7 +80,7 @@ class StageKeys:
         job.node.learn_positions(job.marks.result())
         ready = []
         for attempt, order in list(self._waiting.items()):
-            if not self._is_open(attempt):
+            if attempt not in self._attempts:
                 del self._waiting[attempt]  # its worker is gone
             elif order.after in self._waiting:
                 continue

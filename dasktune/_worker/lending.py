@@ -13,9 +13,8 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 from distributed import Status, Worker
 from distributed.comm.core import Comm, connect
@@ -37,20 +36,12 @@ def lending(run: str) -> str:
 class WorkerLenders:
     """The lenders of a run, as one of its workers has them; see `dasktune._worker.peers.Lenders`.
 
-    Parameters
-    ----------
-    worker
-        This worker; its event loop is the one that runs.
-    run
-        Name of the run.
-    on_lend
-        Called before this worker is lent: memory of its device is needed.
+    It is made in the worker's event loop.
     """
 
-    def __init__(self, worker: Worker, run: str, on_lend: Callable[[], None]) -> None:
+    def __init__(self, worker: Worker, run: str) -> None:
         self._worker = worker
         self._run = run
-        self._on_lend = on_lend
         self._loop = asyncio.get_running_loop()
         self._borrowed: weakref.WeakSet[LentRank] = weakref.WeakSet()
         self._lock = threading.Lock()  # the thread that trains borrows while others look
@@ -63,7 +54,7 @@ class WorkerLenders:
 
     def borrow(self, rank: int, lender: str) -> LentRank:
         """Start the process of a rank on another worker; called outside of the event loop."""
-        borrowed = LentRank(rank, lender, self._loop, self._connect)
+        borrowed = LentRank(rank, lender, self._loop, self._worker, self._run)
         with self._lock:
             self._borrowed.add(borrowed)
         return borrowed
@@ -84,11 +75,6 @@ class WorkerLenders:
         for borrowed in self._all_borrowed():
             borrowed.lose()
 
-    async def _connect(self, rank: int, lender: str) -> Comm:
-        comm: Comm = await connect(lender, **self._worker.connection_args)
-        await comm.write({"op": lending(self._run), "rank": rank})
-        return comm
-
     def reclaim(self) -> None:
         """End the processes that this worker has lent."""
         for loan in list(_LENT):
@@ -100,10 +86,12 @@ class WorkerLenders:
         return any(loan.is_busy for loan in _LENT)
 
     async def lend(self, comm: Comm, rank: int) -> Status:
-        """Lend a process of a rank until the connection ends; called by another worker."""
+        """Lend a process of a rank until the connection ends; called by another worker.
+
+        The memory of this worker's device must be free by then.
+        """
         if not self._is_closed:
             await asyncio.to_thread(self.reclaim)
-            self._on_lend()
             await _Loan(OwnRank(rank)).serve(comm)
         comm.abort()
         return Status.dont_reply
@@ -118,16 +106,11 @@ class WorkerLenders:
 
 
 class _Loan:
-    """A process of this worker that trains with another worker.
-
-    Attributes
-    ----------
-    is_busy
-        Whether it may be training.
-    """
+    """A process of this worker that trains with another worker."""
 
     def __init__(self, process: OwnRank) -> None:
         self.is_busy = True
+        """Whether it may be training."""
         self._process = process
         self._is_recalled = False
 
@@ -176,29 +159,21 @@ class _Loan:
 
 
 class LentRank:
-    """A process on another worker; its methods are called outside of the event loop.
+    """A process on another worker, `lender`; its methods are called outside of the event loop.
 
-    Parameters
-    ----------
-    rank
-        Its number.
-    lender
-        Address of its worker.
-    loop
-        The event loop of this worker.
-    connect
-        Opens a connection to the process of a rank on a worker.
+    `loop` is that of this `worker`.
     """
 
     gpu = 0  # a lender trains on the first device that it sees
 
     def __init__(
-        self, rank: int, lender: str, loop: asyncio.AbstractEventLoop, connect: Callable[..., Any]
+        self, rank: int, lender: str, loop: asyncio.AbstractEventLoop, worker: Worker, run: str
     ) -> None:
         self.rank = rank
         self.lender = lender
         self._loop = loop
-        self._connect = connect
+        self._worker = worker
+        self._run = run
         self._is_closed = False
         self._orders: asyncio.Queue[Mapping[str, object]] = asyncio.Queue()
         self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -286,7 +261,7 @@ class LentRank:
     async def _talk(self) -> None:
         """Send the orders and take the answers until the process or the lender is gone."""
         try:
-            comm = await self._connect(self.rank, self.lender)
+            comm = await self._connect()
             sending = asyncio.create_task(self._send_orders(comm))
             try:
                 await self._take_answers(comm)
@@ -297,6 +272,12 @@ class LentRank:
             pass  # the lender is gone
         finally:
             self._end()
+
+    async def _connect(self) -> Comm:
+        """Open a connection to the process, which the lender starts now."""
+        comm: Comm = await connect(self.lender, **self._worker.connection_args)
+        await comm.write({"op": lending(self._run), "rank": self.rank})
+        return comm
 
     async def _send_orders(self, comm: Comm) -> None:
         with suppress(OSError):  # the end is met by who reads

@@ -21,6 +21,7 @@ from typing import Any, TypeGuard, cast
 from weakref import WeakSet
 
 from distributed import Worker, WorkerPlugin, get_worker
+from distributed.comm.core import Comm
 from distributed.core import Status
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 
@@ -118,14 +119,14 @@ class StagePlugin(WorkerPlugin):
             self.problem = f"{type(error).__name__}: {error}"
             return
         self.numerics, self.gpu = job.numerics, job.gpu
-        self._workers = WorkerLenders(worker, self.plan.run, lambda: self.host.trainers.make_room())
+        self._workers = WorkerLenders(worker, self.plan.run)
         self.host = StageHost(job, self._emit, self._give_up_from_thread, workers=self._workers)
         if self.plan.needs_process or job.is_own_process:
             give_own_generator()  # now that the store's client is loaded, too
         self._tasks: set[asyncio.Task[None]] = set()
         worker.handlers[self.plan.run] = self._control
         worker.handlers[predicting(self.plan.run)] = self._predict
-        worker.handlers[lending(self.plan.run)] = self._workers.lend
+        worker.handlers[lending(self.plan.run)] = self._lend
         # Of daemon threads: a predictor that hangs must not keep the process from ending.
         self._thinking = ThreadPoolExecutor(1, thread_name_prefix="dasktune-predictions")
         if self.plan.driver != this_process():
@@ -272,6 +273,11 @@ class StagePlugin(WorkerPlugin):
             control.stop(None if stop_at is None or stop_at < 0 else stop_at)
             return "ok"
         return "ok" if control.save_at(save_at) else "late"
+
+    async def _lend(self, comm: Comm, rank: int) -> Status:
+        """Lend a process to a worker that trains a trial on several devices."""
+        self.host.trainers.make_room()
+        return await self._workers.lend(comm, rank)
 
     def _predict(self, number: int, question: bytes) -> str:
         """Take a question; its answer is said when it is there.

@@ -38,7 +38,6 @@ def test_heartbeat_shows_the_first_workers_at_once() -> None:
             engine=engine,
             recorder=cast(Any, SimpleNamespace(tally=tally)),
             client=cast(Any, SimpleNamespace(status="closed", cluster=None)),
-            ending=lambda: ("ended", ""),
             waits=HOURS,
         )
         beats.turn(0.0)

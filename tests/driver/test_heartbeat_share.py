@@ -42,7 +42,6 @@ def test_looks_take_a_share_of_the_loop_only(monkeypatch: pytest.MonkeyPatch) ->
         engine=Engine(Dispatcher("root"), objective=objective, trials={}),
         recorder=cast(Any, SimpleNamespace(tally=tally)),
         client=cast(Any, SimpleNamespace(status="closed", cluster=None)),
-        ending=lambda: ("ended", ""),
         waits=Waits(heartbeat_seconds=1.0, heartbeat_share=SHARE),
     )
     while now < 1000:

@@ -28,28 +28,18 @@ HELD = 2
 """Steps after which the first trial is held."""
 
 
-class LookUps:
-    """Look-ups that are answered by the test."""
-
-    def __init__(self) -> None:
-        self.answer: Future[Commits] = Future()
-
-    def ask(self, keys: Collection[str]) -> Future[Commits]:
-        return self.answer
-
-
 def test_loss_waits_for_the_store_and_the_loop_does_not() -> None:
     inbox: queue.SimpleQueue[LookUpEnded] = queue.SimpleQueue()
-    look_ups = LookUps()
-    lost = LostWorkers(look_ups.ask, inbox.put)
-    lost.add("w0", ["a1f0"], is_blameless=False)
+    commits: Future[Commits] = Future()
+    lost = LostWorkers(inbox.put)
+    lost.add("w0", commits, is_blameless=False)
     assert "w0" in lost
     assert lost.take("w0") is None
     assert not lost.any_joined
     joined = WorkerJoined(worker="w0", host="", resources={})
     lost.join(joined)
     assert lost.any_joined
-    look_ups.answer.set_result({})
+    commits.set_result({})
     assert inbox.get_nowait() == LookUpEnded(worker="w0")
     taken = lost.take("w0")
     assert taken is not None

@@ -66,7 +66,7 @@ class DoneFuture:
 
 
 def test_messages_of_a_finished_stage_are_waited_for() -> None:
-    submissions = Submissions(client=None, plan=None, claims=None)  # type: ignore[arg-type]
+    submissions = Submissions(client=None, plan=None, workers=None)  # type: ignore[arg-type]
     submissions._futures["a0"] = DoneFuture("finished")  # type: ignore[assignment]
     untold: dict[str, Any] = {"a0": SimpleNamespace(begun=True, ended=False)}
     told: dict[str, Any] = {"a0": SimpleNamespace(begun=True, ended=True)}
@@ -77,7 +77,7 @@ def test_messages_of_a_finished_stage_are_waited_for() -> None:
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_cancelled_stage_that_trains_has_time_to_be_saved(begun: bool) -> None:
-    submissions = Submissions(client=None, plan=None, claims=None)  # type: ignore[arg-type]
+    submissions = Submissions(client=None, plan=None, workers=None)  # type: ignore[arg-type]
     submissions._futures["a0"] = DoneFuture("cancelled")  # type: ignore[assignment]
     attempts: dict[str, Any] = {"a0": SimpleNamespace(begun=begun, ended=False)}
     for now in (100.0, 99.0 + CANCELLED_SECONDS):

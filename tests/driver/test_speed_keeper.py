@@ -85,7 +85,7 @@ def test_speeds_with_the_most_steps_are_kept(database: Database) -> None:
     assert {each.steps for each in keeper.recall().speeds} == {8.0 + n for n in range(MOST_SPEEDS)}
 
 
-def test_turn_keeps_speeds_each_minute(database: Database) -> None:
+def test_measurements_are_due_each_minute(database: Database) -> None:
     now, asked = [100.0], list[float]()
     keeper = SpeedKeeper(database, "f", clock=lambda: now[0])
 
@@ -95,7 +95,8 @@ def test_turn_keeps_speeds_each_minute(database: Database) -> None:
 
     for later in (0.0, 1.0, SPEEDS_SECONDS - 1.0, 1.0, SPEEDS_SECONDS):
         now[0] += later
-        keeper.turn(measured)
+        if keeper.is_due:
+            keeper.keep(measured())
     assert asked == [100.0 + SPEEDS_SECONDS, 101.0 + 2 * SPEEDS_SECONDS]
     assert keeper.recall().speeds == (speed(0, asked[-1]),)
 

@@ -61,7 +61,7 @@ class Loop:
     def __init__(self) -> None:
         self.inbox: queue.SimpleQueue[KeysHashed] = queue.SimpleQueue()
         self.open: set[str] = set()
-        self.keys = StageKeys(self.open.__contains__, self.inbox.put)
+        self.keys = StageKeys(self.open, self.inbox.put)
         self.started: list[str] = []
 
     def order(self, node: Node, after: str | None = None) -> RunStage:
