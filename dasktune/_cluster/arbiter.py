@@ -26,12 +26,7 @@ LEAVE = "dasktune_leave"
 class ArbiterPlugin(SchedulerPlugin):
     """Lends the workers of its scheduler to the runs of studies.
 
-    Parameters
-    ----------
-    shares
-        Decides who has which workers.
-    silent_seconds
-        How long a run that claims nothing keeps its workers.
+    A run that claims nothing keeps its workers for `silent_seconds`.
     """
 
     name = NAME
@@ -90,22 +85,11 @@ class ArbiterPlugin(SchedulerPlugin):
     ) -> dict[str, object]:
         """Answer a run's claim: see `dasktune.graph.fair_shares.StudyShares.claim`.
 
-        Parameters
-        ----------
-        holder
-            The name under which the run holds leases; empty if it holds none.
-        awaits
-            The stages that it waits for: who holds their leases, and their keys.
-        wanted
-            The workers that its stages can use now; None for all that it can use.
-        least
-            The number of workers that its stages take together at least.
-
-        Returns
-        -------
-        dict
-            ``granted``: the workers that the run may use, None for all; ``runs``: how many runs
-            there are. ``problem`` instead if the claim is malformed, as any client may send one.
+        The run holds leases as `holder`, and awaits stages whose leases others hold: (holder, key).
+        Its stages can use the `wanted` workers now, or all if that is None, and take `least`
+        together at least. In the answer are ``lent``, the workers that the run may use, or None for
+        all; and ``runs``, the number of runs. A malformed claim, as any client may send one, gets
+        its ``problem`` instead.
         """
         try:
             claim = Claim(workers=workers, weight=weight, least=least)

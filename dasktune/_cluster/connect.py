@@ -40,16 +40,6 @@ ENOUGH = 4096
 class Scheduler:
     """The address of a running scheduler, and the security of the connection.
 
-    Parameters
-    ----------
-    address
-        ``tls://host:port``, or ``tcp://host:port``.
-    ca, certificate, key
-        PEM files for ``tls://``: whose certificates are trusted, this side's, and its key.
-        What Dask is configured with (``distributed.comm.tls``) if all are None.
-    insecure
-        Also use ``tcp://`` beyond this host: whoever reaches the scheduler runs code there.
-
     Raises
     ------
     ConfigurationError
@@ -57,10 +47,14 @@ class Scheduler:
     """
 
     address: str
+    """``tls://host:port``, or ``tcp://host:port``."""
     ca: str | os.PathLike[str] | None = None
     certificate: str | os.PathLike[str] | None = None
     key: str | os.PathLike[str] | None = None
+    """PEM files for ``tls://``: whose certificates are trusted, this side's, and its key. What Dask
+    is configured with (``distributed.comm.tls``) if all are None."""
     insecure: bool = False
+    """Also use ``tcp://`` beyond this host: whoever reaches the scheduler runs code there."""
 
     def __post_init__(self) -> None:
         refuse([*self._address_problems(), *self._file_problems()])
@@ -72,13 +66,7 @@ class Scheduler:
         return str(host), int(port)
 
     def security(self) -> Security:
-        """Return the security settings for Dask.
-
-        Raises
-        ------
-        ConfigurationError
-            If TLS cannot use the files.
-        """
+        """Return the security settings for Dask; unusable files raise a `ConfigurationError`."""
         names = {"tls_ca_file": self.ca, "tls_client_cert": self.certificate}
         names["tls_client_key"] = self.key
         given = {name: os.fspath(path) for name, path in names.items() if path is not None}
@@ -99,12 +87,8 @@ class Scheduler:
     def client(self) -> Client:
         """Return a client.
 
-        Raises
-        ------
-        ConfigurationError
-            If TLS cannot use the files.
-        ClusterError
-            If no scheduler answers there, within about 15 seconds; the message names the answer.
+        Raises a `ConfigurationError` if TLS cannot use the files, and a `ClusterError` if no
+        scheduler answers there within about 15 seconds; the message names the answer.
         """
         security = self.security()
         try:
@@ -155,10 +139,7 @@ class Scheduler:
 def address_in(file: str | os.PathLike[str]) -> str:
     """Return the address in a file that ``dask scheduler --scheduler-file`` has written.
 
-    Raises
-    ------
-    ConfigurationError
-        If there is none.
+    Raises a `ConfigurationError` if there is none.
     """
     try:
         return str(json.loads(Path(file).read_text())["address"])
@@ -198,19 +179,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def check_hello(host: str, port: int, context: ssl.SSLContext | None) -> None:
-    """Refuse an address without a Dask server.
+    """Refuse an address without a Dask server, by a `ClusterError` that names what answers there.
 
-    Parameters
-    ----------
-    host, port
-        The address.
-    context
-        Trusted certificates, and this side's; None without encryption.
-
-    Raises
-    ------
-    ClusterError
-        With the kind of server that answers there.
+    `context` has the trusted certificates, and this side's; None without encryption.
     """
     try:
         received = _first_bytes(host, port, context, HELLO_SECONDS)

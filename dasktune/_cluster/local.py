@@ -40,16 +40,9 @@ _NANNY = logging.getLogger("distributed.nanny")
 
 
 class GpuNanny(Nanny):
-    """Starts a worker that sees only its own GPUs.
+    """Starts a worker that sees only its own GPUs, of which `gpus` has those of each, by number.
 
-    Parameters
-    ----------
-    scheduler, name, keywords
-        As for ``Nanny``; the name is a number.
-    gpus
-        What each worker sees, by name.
-    is_shared
-        Whether that is a GPU of which only as many workers train as that pays.
+    `is_shared`: several workers see the same GPU, and only as many train on it as that pays.
     """
 
     def __init__(

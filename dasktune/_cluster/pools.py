@@ -15,32 +15,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
-    """A pool at one moment, for people.
-
-    Parameters
-    ----------
-    name
-        The name of the pool in words.
-    workers, most
-        Number of its workers, and the most that it may have.
-    wanted
-        Number of workers that the run can use.
-    queued, running
-        Number of its jobs in the queue, and of those that have begun.
-    reason
-        Why it has no worker; empty if it has one.
-    is_refused
-        Whether it gets no workers now: its jobs are refused, or end at once.
-    """
+    """A pool at one moment, for people."""
 
     name: str
+    """The name of the pool in words."""
     workers: int = 0
     most: int = 0
+    """Number of its workers, and the most that it may have."""
     wanted: int = 0
+    """Number of workers that the run can use."""
     queued: int = 0
     running: int = 0
+    """Number of its jobs in the queue, and of those that have begun."""
     reason: str = ""
+    """Why it has no worker; empty if it has one."""
     is_refused: bool = False
+    """Whether it gets no workers now: its jobs are refused, or end at once."""
 
     def __str__(self) -> str:
         jobs = f"{self.running:,} running and {self.queued:,} queued jobs"
@@ -64,33 +54,22 @@ class PoolStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPool:
-    """A pool of workers that are alike.
-
-    Parameters
-    ----------
-    name
-        Its name among the pools of its cluster; empty if there is no other.
-    offer
-        The offer of its workers, as far as the pool knows their tags.
-    workers
-        The addresses of its workers.
-    sharers
-        Number of its workers that share one device, of which only as many train as that pays.
-    room
-        The most workers that it can have now: fewer than its maximum while more are refused.
-    is_tried
-        Whether one worker more may be asked of it, although the last one was refused.
-    status
-        What people see of it.
-    """
+    """A pool of workers that are alike."""
 
     name: str
+    """Its name among the pools of its cluster; empty if there is no other."""
     offer: Offer
+    """The offer of its workers, as far as the pool knows their tags."""
     workers: frozenset[str] = frozenset()
+    """The addresses of its workers."""
     sharers: int = 1
+    """Number of its workers that share one device, of which only as many train as that pays."""
     room: int = 0
+    """The most workers that it can have now: fewer than its maximum while more are refused."""
     is_tried: bool = False
+    """Whether one worker more may be asked of it, although the last one was refused."""
     status: PoolStatus = field(default_factory=lambda: PoolStatus(name=""))
+    """What people see of it."""
 
 
 @runtime_checkable

@@ -59,14 +59,8 @@ def own_client(client: Client) -> Iterator[Client]:
 def connect_again(address: str, security: Any, cluster: object) -> Client | None:
     """Return a new client of a lost scheduler; None until the scheduler answers.
 
-    Dask's own reconnection would lose the subscriptions of the client.
-
-    Parameters
-    ----------
-    address, security
-        Of the scheduler.
-    cluster
-        The value of the client's ``cluster``.
+    Dask's own reconnection would lose the subscriptions of the client. `cluster` is the value of
+    the client's attribute of that name.
     """
     try:
         client = Client(address, security=security, set_as_default=False, timeout=RECONNECT_SECONDS)
@@ -91,29 +85,12 @@ def client_hushed() -> Iterator[None]:
 
 
 class Workers:
-    """The workers of a cluster while a study runs there.
+    """The workers of a cluster while a study runs there; `put` takes what happens to them.
 
-    Parameters
-    ----------
-    client
-        Connected to the cluster.
-    plan
-        What each worker must know.
-    put
-        See `Put`.
-    timeouts
-        How long workers may say nothing.
-    find_versions
-        Returns the function that each worker runs to give its `Versions`.
-
-    Attributes
-    ----------
-    paused
-        Those that Dask has paused, since their memory is nearly full: they begin nothing.
-    resting
-        Those of them that execute nothing.
-    has_met_all
-        Whether all workers of the cluster were ready when this was opened.
+    Dask has paused the workers in `paused`, since their memory is nearly full: they begin nothing.
+    Of these the `resting` execute nothing. `has_met_all`: all workers of the cluster were ready
+    when this was opened. Each worker runs the function that `find_versions` returns, to give its
+    `Versions`.
     """
 
     def __init__(
@@ -155,22 +132,11 @@ class Workers:
     ) -> Generator[None, None, list[WorkerJoined]]:
         """Check all workers and get them ready; return those that can be used.
 
-        Yields before each look for the first worker: a caller that closes the generator waits
-        no longer.
-
-        Parameters
-        ----------
-        on_event
-            Takes what workers say.
-        patience
-            Seconds to wait for the first worker, where none can be asked for; a minute if None.
-
-        Raises
-        ------
-        ClusterError
-            If there are no workers, or they lack dasktune, have other versions of packages
-            than they must, or cannot open the trainer: all problems at once; or none has
-            what stages need.
+        Yields before each look for the first worker: a caller that closes the generator waits no
+        longer. The first worker is awaited for `patience` seconds, where none can be asked for; a
+        minute if None. `on_event` takes what workers say. Raises a `ClusterError` with all problems
+        at once: there are no workers, or they lack dasktune, have other versions of packages than
+        they must, cannot open the trainer, or do not have what stages need.
         """
         self._ask_for_first()
         workers_seconds = self._timeouts.waits.workers_seconds
@@ -359,10 +325,7 @@ class Workers:
     def look_around(self) -> bool:
         """Compare, now and then, with the scheduler's list of workers: events may have been lost.
 
-        Returns
-        -------
-        bool
-            Whether the scheduler is the one that was there before.
+        Returns whether the scheduler is the one that was there before.
         """
         now = time.monotonic()
         timeouts = self._timeouts
@@ -543,10 +506,7 @@ def _host_of(address: str) -> str:
 def refuse_workers(versions: Mapping[str, Versions]) -> None:
     """Refuse workers whose packages are not what they must be, by address.
 
-    Raises
-    ------
-    ClusterError
-        Naming every such worker.
+    Raises a `ClusterError` that names every such worker.
     """
     problems = [
         problem

@@ -94,43 +94,28 @@ class AttemptLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUp:
-    """A question which states of an attempt are in the store; `Attempts.looked_up` must follow.
-
-    Parameters
-    ----------
-    attempt
-        The attempt; None for all states that are not recorded yet.
-    keys
-        The keys of the states.
-    message
-        The message of a saved state whose metrics were lost; None if the messages of states were.
-    """
+    """A question which states of an attempt are in the store; `Attempts.looked_up` must follow."""
 
     attempt: str | None
+    """The attempt; None for all states that are not recorded yet."""
     keys: tuple[str, ...]
+    """The keys of the states."""
     message: StateSaved | StateMeasured | None = None
+    """The message of a saved state whose metrics were lost; None if the messages of states were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageRefused:
-    """A stage could not go on from a stored state: its trainer is not the one that saved it.
-
-    Parameters
-    ----------
-    node
-        The node whose stage it was.
-    step
-        The step of the state.
-    text
-        What differs, in words.
-    paths
-        The parts that differ.
-    """
+    """A stage could not go on from a stored state: its trainer is not the one that saved it."""
 
     node: Node
+    """The node whose stage it was."""
     step: Step
+    """The step of the state."""
     text: str
+    """What differs, in words."""
     paths: tuple[str, ...]
+    """The parts that differ."""
 
 
 Following = Event | Reached | StateDurable | StateRecorded | AttemptLost | LookUp | LineageRefused
@@ -139,32 +124,22 @@ Following = Event | Reached | StateDurable | StateRecorded | AttemptLost | LookU
 
 @dataclass(slots=True)
 class _OpenAttempt:
-    """An attempt of which something is still to be heard.
-
-    Attributes
-    ----------
-    kind
-        The compute class of its worker.
-    ended_at
-        The time of its end, or of the last look-up after that.
-    was_ended_at
-        The time of its end.
-    held
-        The messages that wait until the metrics for the first of them are looked up.
-    is_asked
-        Whether its states are being looked up.
-    is_omitted
-        Whether its last state is not stored: only its messages tell of the metrics there.
-    """
+    """An attempt of which something is still to be heard."""
 
     order: RunStage
     kind: str
+    """The compute class of its worker."""
     reports: dict[Step, tuple[str, Metrics]] = field(default_factory=dict)
     ended_at: float | None = None
+    """The time of its end, or of the last look-up after that."""
     was_ended_at: float = 0.0
+    """The time of its end."""
     held: list[StageMessage] = field(default_factory=list)
+    """The messages that wait until the metrics for the first of them are looked up."""
     is_asked: bool = False
+    """Whether its states are being looked up."""
     is_omitted: bool = False
+    """Whether its last state is not stored: only its messages tell of the metrics there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,34 +155,20 @@ class _End:
 class Attempts:
     """The attempts under way: translates what workers say of them into events.
 
-    Each method returns what follows, in order. The caller gives the events to the engine and
-    then calls `settle`: how many steps were repeated, and whether an attempt is done with, is
-    known only after that.
-
-    Parameters
-    ----------
-    view
-        The run as the engine has it.
-    recorder
-        Records states, metrics and ends.
-
-    Attributes
-    ----------
-    worker_seconds
-        Seconds that workers have spent on stages that ended, each of those that train together.
-    proof_seconds
-        Seconds that the proofs of resumes have taken on workers.
-    latest
-        The step and metrics that were heard of last.
-    trouble
-        The problem of a worker that could not store a state, in words; None if all went well.
+    Each method returns what follows, in order. The caller gives the events to the engine and then
+    calls `settle`: how many steps were repeated, and whether an attempt is done with, is known only
+    after that. `now` are seconds since the run began, `at` epoch seconds.
     """
 
     def __init__(self, view: RunView, recorder: Recorder) -> None:
         self.worker_seconds = 0.0
+        """Seconds of workers on stages that ended, each of those that train together."""
         self.proof_seconds = 0.0
+        """Seconds that the proofs of resumes have taken on workers."""
         self.latest: tuple[Step, Metrics] | None = None
+        """The step and metrics that were heard of last."""
         self.trouble: str | None = None
+        """The problem of a worker that could not store a state; None if all went well."""
         self._view = view
         self._recorder = recorder
         self._open: dict[str, _OpenAttempt] = {}
@@ -256,14 +217,7 @@ class Attempts:
     def take_back(self, resting: Collection[str], *, now: float, at: float) -> list[Following]:
         """Return the events and notes that take stages from workers that do not begin them.
 
-        Parameters
-        ----------
-        resting
-            Workers that execute nothing, since Dask has paused them.
-        now
-            Seconds since the run began.
-        at
-            Epoch seconds.
+        `resting` workers execute nothing, since Dask has paused them.
         """
         waiting = [
             attempt
@@ -280,12 +234,7 @@ class Attempts:
     def likely_saves(self, worker: str, *, goes_far: bool = False) -> list[str]:
         """Return the keys of states that a lost worker may have saved without a message.
 
-        Parameters
-        ----------
-        worker
-            Its address.
-        goes_far
-            Whether it may have come far beyond the last step that was heard of.
+        `goes_far`: it may have come far beyond the last step that was heard of.
         """
         reach = MOST_REACH if goes_far else 1
         return [
@@ -307,20 +256,9 @@ class Attempts:
         at: float,
         is_blameless: bool = False,
     ) -> list[Following]:
-        """Return the events and notes that follow from the loss of a worker's attempts.
+        """Return the events and notes that follow from the loss of a worker's attempts, at a time.
 
-        Parameters
-        ----------
-        worker
-            Its address.
-        commits
-            Those of its `likely_saves` that are in the store.
-        now
-            Seconds since the run began.
-        at
-            Epoch seconds at which it was lost.
-        is_blameless
-            See `WorkerLost`.
+        `commits` are those of its `likely_saves` that are in the store.
         """
         following = self._release_held(worker, now)
         lost = self._attempts_on(worker)
@@ -367,14 +305,7 @@ class Attempts:
     ) -> Iterator[Following]:
         """Yield the events and notes that follow from the answer to a look-up.
 
-        Parameters
-        ----------
-        question
-            The look-up.
-        commits
-            Those of its keys that are in the store and can be read.
-        now
-            Seconds since the run began.
+        `commits` are those of its keys that are in the store and can be read.
         """
         if question.attempt is None:
             yield from self._record_unread(commits)
@@ -691,14 +622,7 @@ def _take_reports(known: _OpenAttempt, steps: Iterable[Step]) -> list[StepMetric
 def _likely_keys(order: RunStage, attempt: AttemptView, until: Step) -> dict[Step, str]:
     """Return the keys by ascending step at which an attempt is likely to have saved its state.
 
-    Parameters
-    ----------
-    order
-        The stage as it was ordered.
-    attempt
-        Has told of states up to its step `saved`.
-    until
-        The step that it may have come to.
+    It may have come to the step `until`.
     """
     ends = (node.stop for node in attempt.leaf.up())
     likely = {*range(attempt.position, until + 1), attempt.stop, *order.saves, *ends}

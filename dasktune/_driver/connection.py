@@ -73,14 +73,7 @@ class Submissions:
     ) -> str:
         """Send a stage to its worker; return the key of the state at its end.
 
-        Parameters
-        ----------
-        order
-            Which stage, and where.
-        seed
-            Of its training.
-        omits
-            See `StageSpec`.
+        For `omits` see `StageSpec`.
         """
         node = order.node
         chain = node.chain_at(order.start)
@@ -169,14 +162,7 @@ class Submissions:
 class Messages:
     """The messages of one run on one connection to a cluster; it waits for no answer.
 
-    Parameters
-    ----------
-    client
-        Connected to it.
-    run
-        Name of the run.
-    put
-        Takes what workers could not do.
+    `put` takes what workers could not do.
     """
 
     def __init__(
@@ -249,25 +235,10 @@ class Messages:
 
 
 class Connection:
-    """The cluster that a run uses.
+    """The cluster that a run uses; `put` takes what happens there, from any thread.
 
-    Parameters
-    ----------
-    client
-        Connected to it.
-    plan
-        What workers need to know.
-    put
-        Takes what happens; called from any thread.
-    timeouts
-        How long it is waited for.
-
-    Attributes
-    ----------
-    client, workers, submissions, messages
-        Those of the scheduler that is there now.
-    elastic
-        The cluster, if it starts and ends its workers itself; None for a fixed set of workers.
+    `client`, `workers`, `submissions` and `messages` are those of the scheduler that is there now.
+    `elastic` is the cluster, if it starts and ends its workers itself; else None.
     """
 
     def __init__(
@@ -305,10 +276,7 @@ class Connection:
     def open(self, patience: float | None = None) -> Generator[None, None, list[WorkerJoined]]:
         """Get the workers ready; see `Workers.open`. A scheduler that is lost then is waited for.
 
-        Raises
-        ------
-        ClusterError
-            If they cannot be used, or the scheduler stays away.
+        Raises a `ClusterError` if they cannot be used, or the scheduler stays away.
         """
         deadline = time.monotonic() + self._timeouts.scheduler_seconds
         while True:
@@ -323,12 +291,8 @@ class Connection:
         """Wait for a scheduler that was lost, and connect anew; nothing is open then.
 
         Yields after each attempt in vain: a caller that closes the generator waits no longer.
-        Returns True, to tell the end from a wait that was broken off.
-
-        Raises
-        ------
-        ClusterError
-            If it stays away.
+        Returns True, to tell the end from a wait that was broken off. Raises a `ClusterError` if
+        the scheduler stays away.
         """
         patience = self._timeouts.scheduler_seconds
         logger.warning(

@@ -24,30 +24,20 @@ AUDITED = "audited"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunerPlace:
-    """Where a tuner stands in a study.
-
-    Parameters
-    ----------
-    number
-        Its place among the study's tuners.
-    tuner
-        The tuner as its events began: with fewer trials, if it was widened.
-    records
-        Its events from its last snapshot on, all if there is none; empty if it is new.
-    widen
-        How many trials in all it is to be given now; None if that is what it has.
-    retry
-        The failed trials that it takes back now, by its own numbers.
-    retrain
-        The trials that are trained again now, alone, by its own numbers.
-    """
+    """Where a tuner stands in a study."""
 
     number: int
+    """Its place among the study's tuners."""
     tuner: Tuner
+    """The tuner as its events began: with fewer trials, if it was widened."""
     records: list[Record]
+    """Its events from its last snapshot on, all if there is none; empty if it is new."""
     widen: int | None = None
+    """How many trials in all it is to be given now; None if that is what it has."""
     retry: tuple[int, ...] = ()
+    """The failed trials that it takes back now, by its own numbers."""
     retrain: tuple[int, ...] = ()
+    """The trials that are trained again now, alone, by its own numbers."""
 
     @property
     def has_ended(self) -> bool:

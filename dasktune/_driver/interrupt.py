@@ -28,26 +28,17 @@ def interruptible(
 ) -> Iterator[None]:
     """Stop a study gently at the first signal, and at once at the second.
 
-    A signal may come in the middle of a transaction or of a message to a worker, so the
-    first one only asks the study to stop. If nothing runs, it ends the program at once.
+    A signal may come in the middle of a transaction or of a message to a worker, so the first one
+    only asks the study to stop. If nothing runs, it ends the program at once.
 
     Dask runs a function of its own at each garbage collection. Python drops an exception that is
     raised in it, so an interrupt that is lost there is sent again.
 
-    Only the main thread receives signals: in any other this does nothing. A handler that
-    the program has installed for a signal stays as it is; so does a signal that it ignores.
+    Only the main thread receives signals: in any other this does nothing. A handler that the
+    program has installed for a signal stays as it is; so does a signal that it ignores.
 
-    Parameters
-    ----------
-    stop
-        Asks what runs to save and to end; returns whether anything ran.
-    last_line
-        Returns the line to write to standard error before the interrupt is raised at the end.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        At the end, if there was a signal.
+    `stop` asks what runs to save and to end, and returns whether anything ran. `last_line` returns
+    the line to write to standard error before the `KeyboardInterrupt` is raised at the end.
     """
     asked = False
 

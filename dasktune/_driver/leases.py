@@ -127,26 +127,11 @@ class LeaseThread:
 
 
 class Leasing:
-    """The leases of one run.
+    """The leases of one run of a study; `put` takes messages from the thread of the leases.
 
-    Parameters
-    ----------
-    store
-        Shared with the other drivers.
-    study
-        Names the study among all.
-    put
-        Takes the messages; called from the thread of the leases.
-    clock
-        Gives epoch seconds; by default those of the store's clock.
-    waits
-        How long a lease lasts, and how often it is renewed.
-    files
-        The store's files; by default the store is opened again, and tried for a short time only.
-    rounds
-        The thread; by default one of this process.
-    holder
-        Name of this driver, which no other has; by default a random one.
+    `clock` gives epoch seconds, by default those of the store's clock. By default the store is
+    opened again and tried for a short time only, the thread is one of this process, and the driver
+    has a random name, `holder`, which no other has.
     """
 
     def __init__(
@@ -219,17 +204,9 @@ class Leasing:
     def take(self, attempt: str, lease: Lease, heeded: Heeded = ()) -> LeaseAnswered | None:
         """Take a lease at once, if this driver is alone or the store does not answer.
 
-        Otherwise return None: it must be asked for.
-
-        Parameters
-        ----------
-        attempt
-            The attempt that it is for.
-        lease
-            The lease; one without steps is always taken.
-        heeded
-            Leases to leave out: marks of ended ones whose states are known here, and names of
-            others that are not waited for any more.
+        Otherwise return None: it must be asked for. A lease without steps is always taken. `heeded`
+        are leases to leave out: marks of ended ones whose states are known here, and names of
+        others that the driver does not wait for any more.
         """
         if not self._has_begun:
             self._has_begun = True

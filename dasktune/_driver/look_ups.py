@@ -29,13 +29,7 @@ class LookedUp:
 
 
 class LookUps:
-    """Looks up commits.
-
-    Parameters
-    ----------
-    store
-        The store; it should be tried for a short time only, since lost stages wait for it.
-    """
+    """Looks up commits in a store, which should be tried briefly only: lost stages wait for it."""
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store

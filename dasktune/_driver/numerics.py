@@ -25,18 +25,12 @@ CPU = "cpu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericRule:
-    """The rule by which workers of a run are of one numeric class or of several.
-
-    Parameters
-    ----------
-    portable
-        See `dasktune.create_study`.
-    fingerprint
-        Names the trainer in the store, or the study if it shares nothing.
-    """
+    """The rule by which workers of a run are of one numeric class or of several."""
 
     portable: bool | None
+    """See `dasktune.create_study`."""
     fingerprint: str
+    """Names the trainer in the store, or the study if it shares nothing."""
 
     def class_of(self, name: str) -> str:
         """Return the class of workers whose hardware has a numeric class of this name.
@@ -105,17 +99,7 @@ def rule_of(row: StudyRow) -> NumericRule:
 def may_store(row: StudyRow, store: CheckpointStore, trial: TrialRecord, name: str) -> bool:
     """Return whether states of a trial that are trained on a numeric class may be stored.
 
-    Parameters
-    ----------
-    row, store
-        The trial's study, and its store.
-    name
-        The class, as the hardware has it.
-
-    Raises
-    ------
-    StorageError
-        If the store cannot be read.
+    `name` is the class as the hardware has it. Raises a `StorageError` if the store cannot be read.
     """
     rule = rule_of(row)
     if trial.numerics:
@@ -132,17 +116,7 @@ def _is_cpu(name: str) -> bool:
 class NumericClasses:
     """Tells the workers of a run apart by their numeric classes.
 
-    Parameters
-    ----------
-    rule
-        How they are told apart; None takes all workers for one class, which no key names.
-    store
-        The run's.
-
-    Attributes
-    ----------
-    plain
-        The class that no keys name; None before a worker has joined.
+    Without a rule all workers are of one class, which no key names.
     """
 
     def __init__(self, rule: NumericRule | None, store: CheckpointStore) -> None:
@@ -154,10 +128,7 @@ class NumericClasses:
     def of(self, joined: Sequence[WorkerJoined]) -> list[WorkerJoined]:
         """Return workers that have joined, with their classes as the rule has them.
 
-        Raises
-        ------
-        StorageError
-            If the store cannot be read or written.
+        Raises a `StorageError` if the store cannot be read or written.
         """
         rule = self._rule
         if rule is None or not joined:

@@ -10,15 +10,8 @@ from dasktune._engine.timeouts import RECORD_FLUSH_SECONDS
 class PendingOrders:
     """Gathers outcomes of the engine; gives out their orders once their records are written.
 
-    Records that hold no decision may wait a little, and so be written together: after a crash
-    the store has what they say.
-
-    Parameters
-    ----------
-    recorder
-        Writes the records.
-    flush_seconds
-        Longest delay of records without decisions.
+    Records that hold no decision may wait for `flush_seconds`, and so be written together: after a
+    crash the store has what they say.
     """
 
     def __init__(self, recorder: Recorder, flush_seconds: float = RECORD_FLUSH_SECONDS) -> None:
@@ -39,15 +32,7 @@ class PendingOrders:
     def take(self, now: float) -> list[Order]:
         """Return all orders that were gathered; what they follow from is durable.
 
-        Parameters
-        ----------
-        now
-            Seconds since the run began.
-
-        Raises
-        ------
-        StorageError
-            If the records cannot be written; the orders stay.
+        Raises a `StorageError` if the records cannot be written; the orders stay.
         """
         if self._recorder.holds_decisions or now - self._flushed_at > self._flush_seconds:
             self.flush()
@@ -56,13 +41,7 @@ class PendingOrders:
         return with_save_points(orders)
 
     def flush(self) -> None:
-        """Write all records now.
-
-        Raises
-        ------
-        StorageError
-            If they cannot be written.
-        """
+        """Write all records now, or raise a `StorageError`."""
         self._recorder.flush()
         outcomes, self._outcomes = self._outcomes, []
         if not self._recorder.is_broken:

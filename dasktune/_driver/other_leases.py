@@ -62,13 +62,8 @@ class OtherLeases:
 
     A driver lists an ended lease for a short time only. This driver may have listed the store
     before the last states of that lease were saved. So it remembers the lease: it would not learn
-    of these states in another way.
-
-    Parameters
-    ----------
-    holder, study
-        Names of this driver and its study. Leases of other drivers of the same study are left out:
-        they are of earlier runs.
+    of these states in another way. Leases of other drivers of the same study are left out: they are
+    of earlier runs.
     """
 
     def __init__(self, holder: str, study: str) -> None:

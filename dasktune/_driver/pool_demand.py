@@ -42,14 +42,7 @@ class PoolDemand:
     ) -> dict[str, int]:
         """Return how many workers of each pool would have something to do now or soon.
 
-        Parameters
-        ----------
-        view
-            The run.
-        pools
-            The pools, the preferred one first.
-        now, left
-            As for `dasktune._driver.worker_demand.usable_slots`.
+        The preferred pool comes first. `left` is as for `dasktune._driver.scaling.usable_slots`.
         """
         self._learn(view, pools, now)
         together = {pool.name: _together(view, pool) for pool in pools}

@@ -29,27 +29,18 @@ MOST_STUDIES = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricFamily:
-    """A metric: its name, what it means, and its values by the labels beside the study.
-
-    Parameters
-    ----------
-    name
-        Its name in Prometheus, without ``_total``, which is added for counters.
-    help
-        One line.
-    figure
-        The name of the figure in a message.
-    label
-        The label for the keys of a figure that is a mapping; empty for a number.
-    is_counter
-        Whether it only grows: it stays when its run has ended, and further runs add to it.
-    """
+    """A metric: its name, what it means, and its values by the labels beside the study."""
 
     name: str
+    """Its name in Prometheus, without ``_total``, which is added for counters."""
     help: str
+    """One line."""
     figure: str
+    """The name of the figure in a message."""
     label: str = ""
+    """The label for the keys of a figure that is a mapping; empty for a number."""
     is_counter: bool = False
+    """Whether it only grows: it stays when its run has ended, and further runs add to it."""
 
 
 FAMILIES = (
@@ -124,13 +115,7 @@ class _StudyFigures:
 
 
 class Figures:
-    """The figures that drivers have sent, by study.
-
-    Parameters
-    ----------
-    clock
-        Gives seconds that never go back.
-    """
+    """The figures that drivers have sent, by study; `clock` gives seconds that never go back."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -38,46 +38,22 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a run so far; they grow, so the class is not frozen.
-
-    Attributes
-    ----------
-    stages
-        Stages that have ended, by how.
-    nbytes
-        Bytes of the states that were saved.
-    worker_seconds
-        Time that workers had stages, that of lenders included.
-    """
+    """Counts of a run so far; they grow, so the class is not frozen."""
 
     stages: Counter[str] = field(default_factory=Counter)
+    """Stages that have ended, by how."""
     nbytes: int = 0
+    """Bytes of the states that were saved."""
     worker_seconds: float = 0.0
+    """Time that workers had stages, that of lenders included."""
 
 
 class Recorder:
     """Writes the rows that a study must find again; one transaction for each `flush`.
 
-    Parameters
-    ----------
-    history
-        The event log of the study, which is written on.
-    plan
-        The search plan of the study, which has the root keys of its nodes.
-    known_states
-        Has the commits that only the store had: they are written down as well. None if nothing
-        was looked up.
-    run
-        Names the driver's run.
-    used_seconds
-        Time between two writes of the states that were used.
-    clock
-        Gives epoch seconds.
-
-    Attributes
-    ----------
-    tally
-        Counts so far.
+    `known_states` has the commits that only the store had: they are written down as well. Between
+    two writes of the states that were used lie `used_seconds`. `clock` gives epoch seconds. `tally`
+    has the counts so far.
     """
 
     def __init__(
@@ -138,12 +114,8 @@ class Recorder:
     ) -> None:
         """Add metrics at or above a node that are final now, as (step, key, metrics).
 
-        Parameters
-        ----------
-        paces
-            Seconds per step up to those of `reports` for which they are known.
-        kind
-            The compute class on which they were measured; empty if it is unknown.
+        `paces` are the seconds per step up to those of `reports` for which they are known, on
+        workers of a compute class, `kind`.
         """
         root, paces = self._plan.root_key_of(node), paces or {}
         self._batch.metrics.extend(
@@ -168,10 +140,7 @@ class Recorder:
     ) -> None:
         """Add a commit at or above a node that this run has made.
 
-        Parameters
-        ----------
-        hold_up, latency
-            Seconds for which training waited, and until the state was durable.
+        Training waited for `hold_up` seconds; after `latency` seconds the state was durable.
         """
         self.tally.nbytes += commit.nbytes
         self._add_checkpoint(node, commit, hold_up, latency)
@@ -315,15 +284,10 @@ class Recorder:
     def flush(self) -> None:
         """Write all rows that were gathered; after this they are durable.
 
-        If that fails or is interrupted, no event is written any more: a study can be continued
-        after the end of its log, but not after a gap in it. A driver that was fenced still
-        writes which of its stages have ended: their steps were trained, for the driver that
-        follows as well.
-
-        Raises
-        ------
-        StorageError
-            If it cannot be written.
+        If that fails (a `StorageError`) or is interrupted, no event is written any more: a study
+        can be continued after the end of its log, but not after a gap in it. A driver that was
+        fenced still writes which of its stages have ended: their steps were trained, for the driver
+        that follows as well.
         """
         self._write_used()
         if self._known_states is not None:

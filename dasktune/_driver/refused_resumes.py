@@ -24,27 +24,18 @@ MOST_LINEAGES = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedResume:
-    """One lineage whose state could not be resumed.
-
-    Parameters
-    ----------
-    lineage
-        Its values at step 0 and its seed; see `dasktune._engine.trials.lineage_of`.
-    trials
-        The trials of the lineage that go through the state.
-    step
-        The step of the state.
-    text
-        What differs, in words, and what to write.
-    paths
-        The parts that differ.
-    """
+    """One lineage whose state could not be resumed."""
 
     lineage: str
+    """Its values at step 0 and its seed; see `dasktune._engine.trials.lineage_of`."""
     trials: tuple[int, ...]
+    """The trials of the lineage that go through the state."""
     step: Step
+    """The step of the state."""
     text: str
+    """What differs, in words, and what to write."""
     paths: tuple[str, ...]
+    """The parts that differ."""
 
 
 class ResumeRefusedError(TrainerError):
@@ -57,18 +48,12 @@ class ResumeRefusedError(TrainerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AloneRule:
-    """Which trials of a study are trained alone from now on.
-
-    Parameters
-    ----------
-    is_all
-        Whether all are.
-    lineages
-        The lineages that are, if not all are.
-    """
+    """Which trials of a study are trained alone from now on."""
 
     is_all: bool = False
+    """Whether all are."""
     lineages: frozenset[str] = frozenset()
+    """The lineages that are, if not all are."""
 
     def __bool__(self) -> bool:
         return self.is_all or bool(self.lineages)
@@ -80,15 +65,9 @@ def refused_of(history: History) -> list[Record]:
 
 
 def alone_rule(notes: Iterable[Record], harmless: tuple[str, ...]) -> AloneRule:
-    """Return which trials go on alone.
+    """Return which trials go on alone after refused resumes.
 
-    Parameters
-    ----------
-    notes
-        Of refused resumes.
-    harmless
-        The parts that the trainer names as harmless by now: what differed in these alone is
-        merged again.
+    What differed only in parts that the trainer names as harmless by now is merged again.
     """
     lineages = frozenset(
         note["lineage"]

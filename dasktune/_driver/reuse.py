@@ -144,10 +144,7 @@ class KnownStates:
     def read_commits(self, keys: Collection[str]) -> dict[str, Commit]:
         """Return the commits of keys that can be read; any thread may call it.
 
-        Raises
-        ------
-        StorageError
-            If the store cannot be read.
+        Raises a `StorageError` if the store cannot be read.
         """
         return self._store.commits(keys)
 

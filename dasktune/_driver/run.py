@@ -43,79 +43,54 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditTerms:
-    """The audits that a run shall have.
-
-    Parameters
-    ----------
-    share
-        Share of the resumed stages that are audited.
-    fail
-        Records that the trainer does not resume exactly, for all studies.
-    """
+    """The audits that a run shall have."""
 
     share: float
+    """Share of the resumed stages that are audited."""
     fail: Callable[[AuditFailure], None]
+    """Records that the trainer does not resume exactly, for all studies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRun:
-    """A run of a tuner in an open study.
-
-    Parameters
-    ----------
-    study, study_id
-        The study's name, and its number in the database.
-    owner
-        Names the study among all that use its store; None if its trials share nothing.
-    database, store, history
-        What the study has stored.
-    place
-        The tuner's place in the study.
-    inputs
-        What a new tuner begins with; see `inputs_of`.
-    known_states
-        The states that the engine's plan is filled from.
-    plan
-        What workers need to know; it names the run.
-    engine, recorder, meter, timeouts
-        As for `dasktune._driver.runner.DaskRunner`.
-    audits
-        What is audited, and what becomes of it; None without audits.
-    retention
-        The budget of the store; None without one.
-    keep
-        The trials whose last states stay, and are stored whatever that costs.
-    kept_elsewhere
-        Returns the keys of the states that other studies of the database keep.
-    weight
-        See `dasktune.graph.fair_shares.Claim`.
-    keeper
-        Keeps what the run measures.
-    numerics
-        How workers are told apart by their numeric classes; None takes all for one.
-    """
+    """A run of a tuner in an open study."""
 
     study: str
     study_id: int
+    """The study's name, and its number in the database."""
     owner: str | None
+    """Names the study among all that use its store; None if its trials share nothing."""
     database: Database
     store: CheckpointStore
     history: History
+    """What the study has stored."""
     place: TunerPlace
+    """The tuner's place in the study."""
     inputs: Mapping[str, object]
+    """What a new tuner begins with; see `inputs_of`."""
     known_states: KnownStates
+    """The states that the engine's plan is filled from."""
     plan: JobPlan
+    """What workers need to know; it names the run."""
     engine: Engine
     recorder: Recorder
     meter: Meter
     timeouts: Timeouts
+    """As for `dasktune._driver.runner.DaskRunner`."""
     audits: AuditTerms | None
+    """What is audited, and what becomes of it; None without audits."""
     retention: Retention | None
+    """The budget of the store; None without one."""
     keep: Keep
+    """The trials whose last states stay, and are stored whatever that costs."""
     kept_elsewhere: Callable[[], frozenset[str]]
+    """Returns the keys of the states that other studies of the database keep."""
     weight: float
+    """See `dasktune.graph.shares.Claim`."""
     keeper: SpeedKeeper
+    """Keeps what the run measures."""
     numerics: NumericRule | None
+    """How workers are told apart by their numeric classes; None takes all for one."""
 
     @contextmanager
     def runner(
@@ -125,15 +100,7 @@ class StudyRun:
         on_turn: Callable[[RunSnapshot], None] | None,
         on_safe: Callable[[Outcome], None],
     ) -> Iterator[DaskRunner]:
-        """Give the runner that carries the run out; the heartbeat goes on meanwhile.
-
-        Parameters
-        ----------
-        client
-            Connected to the cluster.
-        on_turn, on_safe
-            As for `DaskRunner`.
-        """
+        """Give the runner that carries the run out; the heartbeat goes on meanwhile."""
         # Imported late: `import dasktune` must not wait for Dask.
         from dasktune._driver.heartbeat import Heartbeat
         from dasktune._driver.runner import DaskRunner
@@ -222,18 +189,7 @@ def begin_tuner(
 ) -> Outcome:
     """Begin a tuner, or continue it if it has records in its place.
 
-    Parameters
-    ----------
-    engine
-        Runs it.
-    place
-        Its place in the study.
-    inputs
-        What a new tuner begins with; see `inputs_of`.
-    now
-        Seconds since the run began.
-    capacity
-        Number of workers.
+    A new tuner begins with `inputs` (see `inputs_of`), and with so many workers.
     """
     tuner, number = place.tuner, place.number
     if place.records:
@@ -258,18 +214,8 @@ def inputs_of(
 ) -> dict[str, object]:
     """Return the inputs that a new tuner of a study begins with.
 
-    Parameters
-    ----------
-    tuner
-        The tuner, which may take queued points and learn from earlier trials.
-    objective
-        The study's.
-    trials
-        Its trials.
-    queued
-        Points that users want to be tried first.
-    given
-        The trials of other studies, which its sampler learns from, too.
+    These are points that users queued, and earlier trials: the study's and, for a sampler that
+    learns from them, those given of other studies.
     """
     inputs: dict[str, object] = {"objectives": len(objective.metrics)}
     if points := list(queued)[: tuner.most_queued]:
@@ -299,16 +245,8 @@ def cluster_of(
 ) -> Iterator[Client]:
     """Give a client: of the user's cluster, or of a local one that is started meanwhile.
 
-    Parameters
-    ----------
-    client
-        The user's; None starts a local cluster.
-    workers
-        Number of local workers; None takes as many as fit on this host.
-    gpus_per_worker
-        GPUs of each local worker; see `gpus_per_local_worker`.
-    trials_per_gpu
-        Most trials that train on a GPU of a local cluster at a time.
+    A local cluster has as many workers as fit on this host if None are given, with so many GPUs
+    each (see `gpus_per_local_worker`).
     """
     from dasktune._cluster.local import local_client
     from dasktune._cluster.workers import own_client
@@ -328,11 +266,8 @@ def gpus_per_local_worker(
 ) -> float:
     """Return how many GPUs each local worker gets, before anything is started.
 
-    Raises
-    ------
-    ConfigurationError
-        If GPUs are asked for in the cluster of a client, which has its own; or several trials are
-        to share GPUs of which each worker has not exactly one.
+    Raises a `ConfigurationError` if GPUs are asked for in the cluster of a client, which has its
+    own; or several trials are to share GPUs of which each worker has not exactly one.
     """
     if client is None:
         shares = trials_per_gpu != 1 and gpus_per_worker is None
@@ -348,16 +283,8 @@ def gpus_per_local_worker(
 def device_of_run(client: Client | None, gpus_per_worker: float, needs: Needs) -> str:
     """Return the kind of device on which a run trains, as far as that is known before it.
 
-    Stages use the GPU of their worker, whether they need one or not.
-
-    Parameters
-    ----------
-    client
-        The user's; None if a local cluster will be started.
-    gpus_per_worker
-        GPUs of each local worker; see `gpus_per_local_worker`.
-    needs
-        Resources that a stage occupies.
+    Stages use the GPU of their worker, whether they need one or not. Without a client a local
+    cluster will be started, with so many GPUs for each worker.
     """
     has_gpus = gpus_per_worker > 0
     if client is not None and client.status == "running":

@@ -36,22 +36,15 @@ Model = TypeVar("Model")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Something that a run waits for.
-
-    Parameters
-    ----------
-    kind
-        ``scheduler``, ``workers``, ``resources``, ``pool``, ``aside``, ``worker``, ``store``,
-        ``driver`` or ``stages``.
-    text
-        A sentence, without the time.
-    since
-        When it began (epoch seconds); None if it is not known.
-    """
+    """Something that a run waits for."""
 
     kind: str
+    """``scheduler``, ``workers``, ``resources``, ``pool``, ``aside``, ``worker``, ``store``,
+    ``driver`` or ``stages``."""
     text: str
+    """A sentence, without the time."""
     since: float | None = None
+    """When it began (epoch seconds); None if it is not known."""
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON document, without secrets."""
@@ -60,72 +53,48 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCounts:
-    """Counts that only the driver has.
-
-    Parameters
-    ----------
-    steps, repeated
-        Steps that this run trained, and those of them that had been trained before.
-    stages
-        Ended stages, by how they ended.
-    nbytes
-        Bytes of checkpoints saved.
-    worker_seconds
-        Seconds that workers had stages that have ended.
-    trials
-        Trials by state.
-    best
-        The value of the best trial; None if there is none, or several objectives.
-    """
+    """Counts that only the driver has."""
 
     steps: Step
     repeated: Step
+    """Steps that this run trained, and those of them that had been trained before."""
     stages: Mapping[str, int]
+    """Ended stages, by how they ended."""
     nbytes: int
+    """Bytes of checkpoints saved."""
     worker_seconds: float
+    """Seconds that workers had stages that have ended."""
     trials: Mapping[str, int]
+    """Trials by state."""
     best: float | None
+    """The value of the best trial; None if there is none, or several objectives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """A run at one moment.
-
-    Parameters
-    ----------
-    seen
-        The moment (epoch seconds).
-    workers
-        Numbers of workers that are ``usable``, ``busy``, and put ``aside`` because stage after
-        stage raised on them, and of ``stages_waiting``; empty before the first look.
-    classes
-        Number of workers by compute class; after the end, when there were most.
-    pools
-        The pools that start workers.
-    waits
-        Reasons for waiting, the gravest first.
-    positions
-        Steps that the running attempts have reached, by attempt.
-    seconds_left
-        Estimated time for all requests; None if nothing is known.
-    counts
-        Counts of the driver; None where the status was read from the database.
-    models
-        The models of the tuner's forest with their weights; empty without a forest.
-    packing
-        How many trials of each model train together on shared devices; empty without any.
-    """
+    """A run at one moment."""
 
     seen: float
+    """The moment (epoch seconds)."""
     workers: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of workers that are ``usable``, ``busy``, and put ``aside`` because stage after stage
+    raised on them, and of ``stages_waiting``; empty before the first look."""
     classes: Mapping[str, int] = field(default_factory=dict)
+    """Number of workers by compute class; after the end, when there were most."""
     pools: tuple[PoolStatus, ...] = ()
+    """The pools that start workers."""
     waits: tuple[Wait, ...] = ()
+    """Reasons for waiting, the gravest first."""
     positions: Mapping[str, Step] = field(default_factory=dict)
+    """Steps that the running attempts have reached, by attempt."""
     seconds_left: float | None = None
+    """Estimated time for all requests; None if nothing is known."""
     counts: RunCounts | None = None
+    """Counts of the driver; None where the status was read from the database."""
     models: tuple[ModelWeight, ...] = ()
+    """The models of the tuner's forest with their weights; empty without a forest."""
     packing: tuple[PackedModel, ...] = ()
+    """How many trials of each model train together on shared devices; empty without any."""
 
     def to_row(self, row: RunRow) -> RunRow:
         """Return a run's row with this status."""

@@ -95,17 +95,7 @@ class _Passed:
 
 
 class SharedStages(Part):
-    """Stands between a run's stages and the leases in its store.
-
-    Parameters
-    ----------
-    view
-        The run as the engine has it.
-    leasing
-        The leases of this run.
-    recorder
-        Records the states that other drivers made.
-    """
+    """Stands between a run's stages and the leases in its store."""
 
     def __init__(self, view: RunView, leasing: Leasing, recorder: Recorder) -> None:
         self._view = view
@@ -420,10 +410,7 @@ class MergedPaths:
     def add(self, root: str, sequences: Sequences, ends: Collection[Step]) -> None:
         """Add a path from a root to each of these steps.
 
-        Raises
-        ------
-        ConfigurationError
-            If a sequence ends, or overflows, before the last of them.
+        Raises a `ConfigurationError` if a sequence ends, or overflows, before the last of them.
         """
         for sequence in sequences.values():
             sequence(max(ends) - 1)  # a last value that is finite speaks for all

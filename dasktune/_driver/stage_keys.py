@@ -71,10 +71,7 @@ class StageKeys:
     def receive(self, message: KeysHashed) -> list[RunStage]:
         """Return the stages whose keys are known now, in the order in which they were started.
 
-        Raises
-        ------
-        ConfigurationError
-            If a value overflows.
+        Raises a `ConfigurationError` if a value overflows.
         """
         job = self._jobs.pop(message.node)
         job.node.learn_positions(job.marks.result())

@@ -19,28 +19,13 @@ STOP = "stop"
 def note_stop(history: History, run: str, where: str) -> None:
     """Ask a run to stop.
 
-    Parameters
-    ----------
-    history
-        The study's.
-    run
-        The run's name.
-    where
-        The command or page by which it is asked to; the user and the host are added.
+    `where` names the command or page that asks; the user and the host are added.
     """
     history.note(STOP, run=run, by=f"{where}, {_user()} on {socket.gethostname()}")
 
 
 class StopNotes:
-    """The requests to stop one run, read as they come.
-
-    Parameters
-    ----------
-    history
-        The study's.
-    run
-        The run's name.
-    """
+    """The requests to stop one run, read as they come."""
 
     def __init__(self, history: History, run: str) -> None:
         self._history, self._run = history, run

@@ -24,21 +24,14 @@ SAME: Final = ("fingerprint", "metric", "direction")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """The number of trials that a sampler learned from another study, before its first proposal.
-
-    Parameters
-    ----------
-    tuner
-        The place of the sampler's tuner in `Study.tuners`.
-    study
-        The study that gave the trials.
-    trials
-        Their number.
-    """
+    """The number of trials that a sampler learned from another study, before its first proposal."""
 
     tuner: int
+    """The place of the sampler's tuner in `Study.tuners`."""
     study: str
+    """The study that gave the trials."""
     trials: int
+    """Their number."""
 
     def __str__(self) -> str:
         return f"{counted(self.trials, 'trial')} of {self.study}"
@@ -55,18 +48,12 @@ def transfers_of(begun: Iterable[Mapping[str, Any]]) -> list[Transfer]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenTrials:
-    """The trials that another study gives.
-
-    Parameters
-    ----------
-    study
-        Its name.
-    trials
-        Its finished trials of the same space, by number.
-    """
+    """The trials that another study gives."""
 
     study: str
+    """Its name."""
     trials: tuple[TrialRecord, ...]
+    """Its finished trials of the same space, by number."""
 
 
 def given_trials(database: Database, row: StudyRow, tuner: Tuner) -> Iterator[GivenTrials]:

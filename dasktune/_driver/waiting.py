@@ -42,63 +42,42 @@ MOST_WORKERS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Facts about a run that its engine does not know.
-
-    Parameters
-    ----------
-    now
-        When they were seen, in seconds on any clock.
-    needs
-        The needs of every stage.
-    present
-        What each worker of the cluster has by address, usable or not.
-    paused
-        Those of them that Dask has paused, while none is usable.
-    pool
-        What a cluster that starts its workers itself waits for, in words; None if nothing.
-    pools
-        The pools of such a cluster.
-    deserted
-        Since when there has been no usable worker; None if there is one.
-    others
-        How many stages other drivers train, by driver in words.
-    unanswered
-        Since when the store has not answered a lease request; None if there is none.
-    disconnected
-        Since when the scheduler has been gone; None if it is there.
-    unbegun, unsaved
-        Since when attempts were sent to their workers and have not begun, and since when they
-        have ended and are not in the store; by attempt.
-    """
+    """Facts about a run that its engine does not know."""
 
     now: float
+    """When they were seen, in seconds on any clock."""
     needs: Needs = NO_NEEDS
+    """The needs of every stage."""
     present: Mapping[str, Offer] = field(default_factory=dict)
+    """What each worker of the cluster has by address, usable or not."""
     paused: Collection[str] = ()
+    """Those of them that Dask has paused, while none is usable."""
     pool: str | None = None
+    """What a cluster that starts its workers itself waits for, in words; None if nothing."""
     pools: tuple[PoolStatus, ...] = ()
+    """The pools of such a cluster."""
     deserted: float | None = None
+    """Since when there has been no usable worker; None if there is one."""
     others: Mapping[str, int] = field(default_factory=dict)
+    """How many stages other drivers train, by driver in words."""
     unanswered: float | None = None
+    """Since when the store has not answered a lease request; None if there is none."""
     disconnected: float | None = None
+    """Since when the scheduler has been gone; None if it is there."""
     unbegun: Mapping[str, float] = field(default_factory=dict)
     unsaved: Mapping[str, float] = field(default_factory=dict)
+    """Since when attempts were sent to their workers and have not begun, and since when they have
+    ended and are not in the store; by attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delays:
-    """Since when attempts have waited to begin, or to be in the store.
-
-    Parameters
-    ----------
-    unbegun
-        Time at which the first attempt of a worker's queue was seen not to have begun.
-    unsaved
-        Time at which an attempt was seen to have ended, and not to be in the store.
-    """
+    """Since when attempts have waited to begin, or to be in the store."""
 
     unbegun: Mapping[str, float] = field(default_factory=dict)
+    """Time at which the first attempt of a worker's queue was seen not to have begun."""
     unsaved: Mapping[str, float] = field(default_factory=dict)
+    """Time at which an attempt was seen to have ended, and not to be in the store."""
 
     def at(self, view: RunView, now: float) -> Delays:
         """Return the delays that there are now; what waits still keeps its time."""

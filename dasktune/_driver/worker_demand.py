@@ -19,22 +19,15 @@ MOST = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDemand:
-    """How many workers a run can use, and which.
-
-    Parameters
-    ----------
-    workers
-        See `usable_slots`.
-    wanted
-        The workers that its stages of now can use, those at work included; None for all. Of
-        workers that share a device, one stands for all.
-    least
-        With fewer workers it can train nothing: its stages take so many together.
-    """
+    """How many workers a run can use, and which."""
 
     workers: int
+    """See `usable_slots`."""
     wanted: frozenset[str] | None = None
+    """The workers that its stages of now can use, those at work included; None for all. Of workers
+    that share a device, one stands for all."""
     least: int = 1
+    """With fewer workers it can train nothing: its stages take so many together."""
 
 
 def usable_slots(
@@ -50,21 +43,8 @@ def usable_slots(
     Each worker at work counts, each that was lost and whose stages cannot start again yet, each
     stage that can start, and each branch that another worker could take where a running stage is
     about to pass. To that comes what the tuner has not asked for yet, unless workers have nothing
-    to do although it was asked.
-
-    Parameters
-    ----------
-    view
-        The run.
-    now
-        Seconds, by the run's clock.
-    left
-        How many trials the tuner would still begin for idle workers; None if it does not say:
-        then as many as are at work.
-    most
-        The result is at most this.
-    soon_seconds
-        Within this time a branch must open for another worker to be of use.
+    to do although it was asked: `left` trials, or as many as are at work if that is None. The
+    result is at most `most`.
     """
     stages = open_stages(view, now, most=most, soon_seconds=soon_seconds)
     return min(view.busy_workers + stages.total() + yet_to_begin(view, left), most)

@@ -46,13 +46,7 @@ Values = Mapping[str, Value]
 
 
 class CleanProcess:
-    """Gives each trainer code that no other trainer has changed, in a process that is set back.
-
-    Parameters
-    ----------
-    job
-        What all stages have in common.
-    """
+    """Gives each trainer code that no other trainer has changed, in a process that is set back."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -71,16 +65,9 @@ class CleanProcess:
         """The values for which builds of unused copies have left that."""
 
     def prepare(self, values: Values, seed: int, *, is_alone: bool = False) -> type:
-        """Return the trainer's class for a build with values, and set the process back.
+        """Return the trainer's class for a build with values at step 0, and set the process back.
 
-        Parameters
-        ----------
-        values
-            The hyper-parameters at step 0.
-        seed
-            Of the training.
-        is_alone
-            Whether nothing of another trial may be used, a data set that is kept included.
+        `is_alone`: nothing of another trial may be used, a data set that is kept included.
         """
         if self._start is not None:
             self._start.set_back()

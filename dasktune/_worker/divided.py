@@ -88,21 +88,9 @@ class DividedRun:
     ) -> DividedRun:
         """Return a run of so many devices; from step 0 if the training has no state.
 
-        Parameters
-        ----------
-        training, trainer_class
-            What is trained.
-        devices
-            Number of devices.
-        lenders
-            The workers with the other devices by rank; empty if this worker has all of them.
-        workers
-            How lenders are reached.
-
-        Raises
-        ------
-        TrainerError
-            If the trainer cannot be divided, or there are not so many devices.
+        `lenders` are the workers with the other devices by rank; empty if this worker has all of
+        them. Raises a `TrainerError` if the trainer cannot be divided, or there are not so many
+        devices.
         """
         while _OPEN:
             _OPEN.pop().close()
@@ -172,11 +160,8 @@ class DividedRun:
     def state(self) -> dict[str, Any]:
         """Return the state, which all devices go on from alike.
 
-        Raises
-        ------
-        TrainerError
-            If the processes hold unlike parameters or generators: a training that is resumed from
-            this state would not be the one that went on.
+        Raises a `TrainerError` if the processes hold unlike parameters or generators: a training
+        that is resumed from this state would not be the one that went on.
         """
         with self._failing_together():
             for peer in self._peers:

@@ -27,21 +27,14 @@ GPU_ID = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU as its driver describes it.
-
-    Parameters
-    ----------
-    model
-        Its name there.
-    nbytes
-        Its memory.
-    uuid
-        Unique name; empty if the driver does not say.
-    """
+    """A GPU as its driver describes it."""
 
     model: str
+    """Its name there."""
     nbytes: int
+    """Its memory."""
     uuid: str = ""
+    """Unique name; empty if the driver does not say."""
 
 
 class _Memory(ctypes.Structure):
@@ -124,10 +117,7 @@ def sharing_problems(trials_per_gpu: object, gpus_per_worker: float) -> Iterator
 def gpus_needed(needs: Needs, gpus_per_worker: float | None) -> float:
     """Return how many GPUs each worker of this host gets: what is said, or what stages need.
 
-    Raises
-    ------
-    ConfigurationError
-        If stages need what a worker of this host would not have.
+    Raises a `ConfigurationError` if stages need what a worker of this host would not have.
     """
     amounts = [dict(need.amounts) for need in needs.alternatives]
     possible = [each.get("GPU", 0.0) for each in amounts if set(each) <= {"GPU"}]
@@ -180,12 +170,9 @@ def _in_words(gpus: tuple[str, ...]) -> str:
 def gpu_of(gpu_id: str) -> Gpu | None:
     """Return the model and memory of a GPU, by NVIDIA's driver; None for an unknown GPU.
 
-    Parameters
-    ----------
-    gpu_id
-        Index or UUID, as `visible_gpus` returns them. Indices are those of the driver, which
-        orders GPUs by their bus: CUDA does so, too, where all GPUs of a host are alike or
-        ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``.
+    `gpu_id` is an index or UUID of `visible_gpus`. Indices are those of the driver, which orders
+    GPUs by their bus: CUDA does so, too, where all GPUs of a host are alike or
+    ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``.
     """
     try:
         with _nvml() as driver:
@@ -207,12 +194,7 @@ def gpu_of(gpu_id: str) -> Gpu | None:
 def _nvml() -> Iterator[Any]:
     """Give the library of NVIDIA's driver; None without an answer of the driver.
 
-    Raises
-    ------
-    OSError
-        If there is no such library.
-    AttributeError
-        If the library is too old.
+    Raises an `OSError` if there is no such library, an `AttributeError` if it is too old.
     """
     driver = ctypes.CDLL("libnvidia-ml.so.1")
     if driver.nvmlInit_v2() != 0:

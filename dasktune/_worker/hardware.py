@@ -38,29 +38,20 @@ GPU_NOISE = re.compile(r"\b(NVIDIA|Tesla|GeForce|Graphics Device)\b|[- ]?\b\d+ ?
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """The share of a host that a worker may use.
-
-    Parameters
-    ----------
-    cpu
-        Model of the processor; empty if the host does not say.
-    architecture
-        As ``uname -m`` has it.
-    cores, memory
-        Cores, and bytes of memory, as affinity and control groups limit them.
-    gpu
-        The first GPU that the worker trains on; None if it trains on the processor, or the GPU
-        is not one of NVIDIA.
-    gpus
-        How many GPUs the worker has, or its share of one.
-    """
+    """The share of a host that a worker may use."""
 
     cpu: str
+    """Model of the processor; empty if the host does not say."""
     architecture: str
+    """As ``uname -m`` has it."""
     cores: int
     memory: int
+    """Cores, and bytes of memory, as affinity and control groups limit them."""
     gpu: Gpu | None = None
+    """The first GPU that the worker trains on; None if it trains on the processor, or the GPU is
+    not one of NVIDIA."""
     gpus: float = 0.0
+    """How many GPUs the worker has, or its share of one."""
 
     @property
     def name(self) -> str:
@@ -157,13 +148,7 @@ def hardware_of(resources: Mapping[str, float]) -> Hardware:
 
 
 def describe_worker(resources: Mapping[str, float]) -> dict[str, object]:
-    """Return the class and the tags of this worker as plain data.
-
-    Parameters
-    ----------
-    resources
-        Its Dask resources.
-    """
+    """Return the class and the tags of a worker with these Dask resources, as plain data."""
     hardware = hardware_of(resources)
     return {"class": class_of(hardware), "tags": sorted(tags_of(hardware, resources))}
 

@@ -81,55 +81,38 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The part that all stages of a study have in common.
-
-    Parameters
-    ----------
-    trainer_class
-        The user's trainer.
-    config, device
-        What it is built with.
-    store
-        URL of the checkpoint store.
-    report_every
-        Evaluate after every so many steps.
-    saves_by_time
-        Whether to save now and then between the planned steps.
-    proves, is_apart
-        See `JobPlan`.
-    is_own_process
-        Whether this process is no other's, such as that of the driver: then its settings may be
-        set back before a trainer is built.
-    environment
-        What is recorded with each checkpoint.
-    shares_device
-        Whether this worker shares its device with others: then its memory is measured.
-    code
-        The trainer as the driver sent it, for other processes; None if it was not sent.
-    gpu
-        Unique name of the GPU that it trains on; empty if the name is not known, or if it trains
-        on the CPU.
-    fingerprint
-        The trainer's, whose verdict knows the files that its code reads; empty for no comparison.
-    code_folder
-        The folder of the trainer's code on the driver's machine, from which their paths start.
-    """
+    """The part that all stages of a study have in common."""
 
     trainer_class: type
+    """The user's trainer."""
     config: Mapping[str, object]
     device: str
+    """What it is built with."""
     store: str
+    """URL of the checkpoint store."""
     report_every: int
+    """Evaluate after every so many steps."""
     saves_by_time: bool = True
+    """Whether to save now and then between the planned steps."""
     proves: bool = True
     is_apart: bool = False
+    """See `JobPlan`."""
     is_own_process: bool = False
+    """Whether this process is no other's, such as that of the driver: then its settings may be set
+    back before a trainer is built."""
     shares_device: bool = False
+    """Whether this worker shares its device with others: then its memory is measured."""
     environment: Mapping[str, object] = field(default_factory=dict)
+    """What is recorded with each checkpoint."""
     code: TrainerCode | None = None
+    """The trainer as the driver sent it, for other processes; None if it was not sent."""
     gpu: str = ""
+    """Unique name of the GPU that it trains on; empty if the name is not known, or if it trains on
+    the CPU."""
     fingerprint: str = ""
+    """The trainer's, whose verdict knows the files that its code reads; empty for no comparison."""
     code_folder: str | None = None
+    """The folder of the trainer's code on the driver's machine, from which their paths start."""
 
     @property
     def numerics(self) -> str:
@@ -139,44 +122,31 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
-    """One stage to train: plain data, as it travels.
-
-    Parameters
-    ----------
-    attempt
-        Id of the attempt.
-    start, stop
-        Steps.
-    saves
-        Steps strictly between at which the state is saved.
-    sequences
-        JSON documents of the hyper-parameters by name.
-    chain
-        Position in the chain of keys at `start`: base, values (hex), length.
-    seed
-        Seed of the training.
-    is_alone
-        Whether its trial is trained alone, always from step 0: its states replace those of earlier
-        attempts that differ.
-    lenders
-        Addresses of the workers that train with this one, one device each; empty if this worker
-        has all devices.
-    omits
-        Lets the state at `stop` be left out of the store if that costs more than to train it again:
-        a metric, and the least and the greatest value of it with which no rule keeps the state. A
-        value that is not finite is never kept. None: it is stored in any case.
-    """
+    """One stage to train: plain data, as it travels."""
 
     attempt: str
+    """Id of the attempt."""
     start: Step
     stop: Step
+    """Steps."""
     saves: tuple[Step, ...]
+    """Steps strictly between at which the state is saved."""
     sequences: Mapping[str, Mapping[str, object]]
+    """JSON documents of the hyper-parameters by name."""
     chain: tuple[str, str, int]
+    """Position in the chain of keys at `start`: base, values (hex), length."""
     seed: int
+    """Seed of the training."""
     is_alone: bool = False
+    """Whether its trial is trained alone, always from step 0: its states replace those of earlier
+    attempts that differ."""
     lenders: tuple[str, ...] = ()
+    """Addresses of the workers that train with this one, one device each; empty if this worker has
+    all devices."""
     omits: tuple[str, float, float] | None = None
+    """Lets the state at `stop` be left out of the store if that costs more than to train it again:
+    a metric, and the least and the greatest value of it with which no rule keeps the state. A value
+    that is not finite is never kept. None: it is stored in any case."""
 
     @property
     def key(self) -> str:
@@ -200,31 +170,21 @@ class StageSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSpec:
-    """One audit: steps to train again, and what must come out; plain data, as it travels.
-
-    Parameters
-    ----------
-    stage
-        The steps, from a stored state or from step 0; its attempt is the name of the audit.
-    metrics
-        The metrics that are stored, by step.
-    states
-        The keys of the states that are stored, by step.
-    origins
-        If something differs: the keys of the states, by step, from which this worker trains
-        once without a stop.
-    splits
-        The steps at which it then resumes, to compare.
-    measured
-        Steps before the first one at which the study evaluated.
-    """
+    """One audit: steps to train again, and what must come out; plain data, as it travels."""
 
     stage: StageSpec
+    """The steps, from a stored state or from step 0; its attempt is the name of the audit."""
     metrics: Mapping[Step, Metrics]
+    """The metrics that are stored, by step."""
     states: Mapping[Step, str]
+    """The keys of the states that are stored, by step."""
     origins: Mapping[Step, str] = field(default_factory=dict)
+    """If something differs: the keys of the states, by step, from which this worker trains once
+    without a stop."""
     splits: tuple[Step, ...] = ()
+    """The steps at which it then resumes, to compare."""
     measured: tuple[Step, ...] = ()
+    """Steps before the first one at which the study evaluated."""
 
     def to_wire(self) -> dict[str, object]:
         """Return it as plain data, which a scheduler may unpickle."""
@@ -259,21 +219,10 @@ def open_job(
 ) -> Job:
     """Return the job of a plan: its trainer's code opened, this process ready for it.
 
-    Parameters
-    ----------
-    plan
-        What the driver sent.
-    resources
-        What this worker says it has; with a ``GPU`` the trainer is put there, and on a
-        worker of dask-cuda in any case.
-    describe
-        Returns what may change results on a device, for the commits of states.
-
-    Raises
-    ------
-    ClusterError
-        If the code cannot be opened here, a GPU is needed and none can be used, or torch
-        would use the GPU of another worker.
+    With a ``GPU`` among the worker's resources the trainer is put there, and on a worker of
+    dask-cuda in any case. `describe` returns what may change results on a device, for the commits
+    of states. Raises a `ClusterError` if the code cannot be opened here, a GPU is needed and none
+    can be used, or torch would use the GPU of another worker.
     """
     from dasktune._worker.hardware import hardware_of, label_problems, numerics_of  # it loads Dask
 

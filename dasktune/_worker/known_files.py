@@ -17,12 +17,7 @@ from dasktune.trainer.fingerprint.read_files import MISSING, changed_files
 class KnownFiles:
     """Compares files with their contents in the verdict on a trainer.
 
-    Parameters
-    ----------
-    job
-        Names the fingerprint of the trainer; without one there is nothing to compare.
-    store
-        Where verdicts are kept.
+    For a job without a fingerprint there is nothing to compare.
     """
 
     def __init__(self, job: Job, store: CheckpointStore) -> None:
@@ -30,14 +25,10 @@ class KnownFiles:
         self._known: dict[str, str] | None = None if job.fingerprint else {}
 
     def refuse_changed(self) -> None:
-        """Raise an error if a file has another content than in the check.
+        """Raise a `StorageError` if a file has another content than in the check.
 
-        A file that this machine lacks is left out: if a trainer needs it, that says so itself.
-
-        Raises
-        ------
-        StorageError
-            This ends the run, and fails no trial: once the file is back, the run may go on.
+        It ends the run and fails no trial: once the file is back, the run may go on. A file that
+        this machine lacks is left out: if a trainer needs it, the trainer says so itself.
         """
         if self._known is None:
             # When the first stage begins: the check of this run has ended then.

@@ -36,109 +36,73 @@ class StageStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeRefused:
-    """The trainer of an attempt is not the one that saved the state it has loaded.
-
-    Parameters
-    ----------
-    attempt, step, at
-        The attempt, the step of the state, and when (epoch seconds).
-    message, traceback
-        What differs, in words; the traceback is empty unless the trainer raised.
-    paths
-        The parts that differ.
-    """
+    """The trainer of an attempt is not the one that saved the state it has loaded."""
 
     attempt: str
     step: Step
     at: float
+    """Epoch seconds."""
     message: str
     traceback: str
+    """What differs, in words; the traceback is empty unless the trainer raised."""
     paths: tuple[str, ...]
+    """The parts that differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageProgress:
-    """An attempt has trained up to `step`, and measured metrics that are not durable yet.
-
-    Parameters
-    ----------
-    seconds
-        Time spent in training steps and their evaluation since its start; 0 if it is not known.
-    """
+    """An attempt has trained up to `step`, and measured metrics that are not durable yet."""
 
     attempt: str
     step: Step
     reports: tuple[StepMetrics, ...]
     seconds: float = 0.0
+    """Time spent in training steps and their evaluation since its start; 0 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSaved:
-    """The state of an attempt at `step` is durable, and so are its metrics since the last one.
-
-    Parameters
-    ----------
-    attempt, step, key
-        The attempt, the step, and the key of the state there.
-    by
-        The attempt whose commit stands: another one, if that was first.
-    digest, nbytes
-        Those of the commit that stands.
-    seconds
-        Training time since the last state.
-    reported
-        The steps whose metrics are durable now.
-    replaced
-        The winner's metrics at these steps, if its state differs.
-    paces
-        What one step took on average up to each of the steps in `reported`, in seconds.
-    differs
-        Whether the winner's state is another one than this attempt's.
-    hold_up, latency
-        Seconds for which training waited, and until the state was durable; None if unknown.
-    suspend_seconds
-        Seconds from the order to stop, or from the last step, until the state was durable;
-        None if training goes on.
-    snapshot_bytes
-        Bytes of the whole snapshot; None if unknown.
-    """
+    """The state of an attempt at `step` is durable, and so are its metrics since the last one."""
 
     attempt: str
     step: Step
     key: str
     by: str
+    """The attempt whose commit stands: another one, if that was first."""
     digest: str
     nbytes: int
+    """Those of the commit that stands."""
     seconds: float
+    """Training time since the last state."""
     reported: tuple[Step, ...] = ()
+    """The steps whose metrics are durable now."""
     replaced: tuple[StepMetrics, ...] = ()
+    """The winner's metrics at these steps, if its state differs."""
     paces: tuple[float, ...] = ()
+    """What one step took on average up to each of the steps in `reported`, in seconds."""
     differs: bool = False
+    """Whether the winner's state is another one than this attempt's."""
     hold_up: float | None = None
     latency: float | None = None
+    """Seconds for which training waited, and until the state was durable; None if unknown."""
     suspend_seconds: float | None = None
+    """Seconds from the order to stop, or from the last step, until the state was durable; None if
+    training goes on."""
     snapshot_bytes: int | None = None
+    """Bytes of the whole snapshot; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateOmitted:
-    """An attempt has come to its end, and its state there is not stored; the states before are.
-
-    Parameters
-    ----------
-    attempt, step, key
-        The attempt, the step, and the key of the state there.
-    reported
-        The steps whose metrics were measured since the last state.
-    paces
-        As for `StateSaved`.
-    """
+    """An attempt has come to its end, and its state there is not stored; the states before are."""
 
     attempt: str
     step: Step
     key: str
     reported: tuple[Step, ...] = ()
+    """The steps whose metrics were measured since the last state."""
     paces: tuple[float, ...] = ()
+    """As for `StateSaved`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,63 +116,44 @@ class StateMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEnded:
-    """Training of an attempt ended at `step`; also the receipt that Dask keeps of a stage.
-
-    Parameters
-    ----------
-    attempt, step, status
-        The attempt, and where and how it ended.
-    at
-        Epoch seconds.
-    seconds, evaluate_seconds
-        Time spent in training steps, and in their evaluation.
-    start_seconds
-        Time until the trainer was built or loaded; None if it never was.
-    loaded_at
-        The step at which the trainer was built or loaded: earlier than the start of the attempt
-        if it was in memory. None if it never was.
-    peak_bytes
-        The most memory of its device that the process of the worker has held; None if that is
-        unknown, or the device is its own.
-    is_omitted
-        Whether its last state is not stored; a `StateOmitted` says so once those before are.
-    proof_seconds
-        Time that the proofs of its resume and of its states have taken.
-    """
+    """Training of an attempt ended at `step`; also the receipt that Dask keeps of a stage."""
 
     attempt: str
     step: Step
     status: StageStatus
+    """The attempt, and where and how it ended."""
     at: float
+    """Epoch seconds."""
     seconds: float = 0.0
     evaluate_seconds: float = 0.0
+    """Time spent in training steps, and in their evaluation."""
     start_seconds: float | None = None
+    """Time until the trainer was built or loaded; None if it never was."""
     loaded_at: Step | None = None
+    """The step at which the trainer was built or loaded: earlier than the start of the attempt if
+    it was in memory. None if it never was."""
     peak_bytes: int | None = None
+    """The most memory of its device that the process of the worker has held; None if that is
+    unknown, or the device is its own."""
     is_omitted: bool = False
+    """Whether its last state is not stored; a `StateOmitted` says so once those before are."""
     proof_seconds: float = 0.0
+    """Time that the proofs of its resume and of its states have taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFailed:
-    """The trainer of an attempt raised in the step after `step`, at a time (epoch seconds).
-
-    Parameters
-    ----------
-    attempt, step, at
-        The attempt, and where and when it raised.
-    message, traceback
-        The error in words.
-    is_out_of_memory
-        Whether memory was full.
-    """
+    """The trainer of an attempt raised in the step after `step`, at a time (epoch seconds)."""
 
     attempt: str
     step: Step
     at: float
+    """The attempt, and where and when it raised."""
     message: str
     traceback: str
+    """The error in words."""
     is_out_of_memory: bool = False
+    """Whether memory was full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,20 +203,14 @@ class LeaveAnnounced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionAnswer:
-    """The answer of a worker to a question about a learning curve, or about a model.
-
-    Parameters
-    ----------
-    worker, number
-        Who answers, and the number of the question.
-    answer
-        The prediction, or the priority, as JSON; a text says why there is none; None: the worker
-        did not take the question.
-    """
+    """The answer of a worker to a question about a learning curve, or about a model."""
 
     worker: str
     number: int
+    """The number of the question."""
     answer: Mapping[str, Any] | str | None
+    """The prediction, or the priority, as JSON; a text says why there is none; None: the worker did
+    not take the question."""
 
 
 AuditStatus = Literal[
@@ -284,32 +223,22 @@ environment; ``dropped``: it was told to end; ``failed``: the trainer raised."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEnded:
-    """The receipt of an audit.
-
-    Parameters
-    ----------
-    audit, step, status
-        The name of the audit, and where and how it ended.
-    steps
-        Number of steps that it trained, those of both ways included.
-    seconds
-        Time that it took its worker, with that of loading anew the trainer that was in memory.
-    compared
-        Number of steps whose metrics or states were compared.
-    differences
-        The path and the reason of each difference.
-    message
-        Why it failed; empty if it did not.
-    """
+    """The receipt of an audit."""
 
     audit: str
     step: Step
     status: AuditStatus
+    """How the audit ended at `step`."""
     steps: int = 0
+    """Number of steps that it trained, those of both ways included."""
     seconds: float = 0.0
+    """Time that it took its worker, with that of loading anew the trainer that was in memory."""
     compared: int = 0
+    """Number of steps whose metrics or states were compared."""
     differences: tuple[tuple[str, str], ...] = ()
+    """The path and the reason of each difference."""
     message: str = ""
+    """Why it failed; empty if it did not."""
 
 
 WorkerMessage = StageMessages | LeaveAnnounced | PredictionAnswer
@@ -330,13 +259,7 @@ def to_wire(message: WorkerMessage | StageMessage | AuditEnded) -> dict[str, Any
 
 
 def from_wire(content: object) -> WorkerMessage:
-    """Return the message of a worker that plain data describe.
-
-    Raises
-    ------
-    MessageError
-        If it is malformed.
-    """
+    """Return the message of a worker that plain data describe, or raise a `MessageError`."""
     return cast(WorkerMessage, _read(content, _MESSAGES))
 
 
@@ -348,10 +271,7 @@ def packed(content: Mapping[str, Any]) -> bytes:
 def unpacked(content: object) -> object:
     """Return the plain data in bytes; lists have become tuples.
 
-    Raises
-    ------
-    MessageError
-        If they hold none.
+    Raises a `MessageError` if the bytes hold none.
     """
     if type(content) is not bytes:
         raise MessageError(f"a message must be bytes, got {_short(content)}")
@@ -362,24 +282,12 @@ def unpacked(content: object) -> object:
 
 
 def receipt_from_wire(content: object) -> StageEnded:
-    """Return the receipt of a stage that plain data describe.
-
-    Raises
-    ------
-    MessageError
-        If it is malformed.
-    """
+    """Return the receipt of a stage that plain data describe, or raise a `MessageError`."""
     return cast(StageEnded, _read(content, {"StageEnded": StageEnded}))
 
 
 def audit_from_wire(content: object) -> AuditEnded:
-    """Return the receipt of an audit that plain data describe.
-
-    Raises
-    ------
-    MessageError
-        If it is malformed.
-    """
+    """Return the receipt of an audit that plain data describe, or raise a `MessageError`."""
     return cast(AuditEnded, _read(content, {"AuditEnded": AuditEnded}))
 
 

@@ -15,14 +15,7 @@ Later = Callable[[float, Callable[[], None]], None]
 class Outbox:
     """Keeps the messages of a worker in order, and sends them together where that delays nobody.
 
-    Parameters
-    ----------
-    send
-        Sends messages; returns at once.
-    later
-        See `Later`.
-    clock
-        Gives seconds that only grow.
+    `send` returns at once; `clock` gives seconds that only grow.
 
     Examples
     --------

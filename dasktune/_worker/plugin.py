@@ -81,12 +81,7 @@ _WORKERS: WeakSet[Worker] = WeakSet()
 class StagePlugin(WorkerPlugin):
     """Puts a `dasktune._worker.host.StageHost` on each worker and connects it with Dask.
 
-    Parameters
-    ----------
-    plan
-        The study's job.
-    may_profile
-        Whether Dask may profile the worker; None leaves that to the worker's Python.
+    `may_profile`: whether Dask may profile the worker; None leaves that to the worker's Python.
     """
 
     idempotent = True
@@ -336,14 +331,9 @@ def stop_profiling(worker: Worker) -> None:
 
 
 class GentleEnd:
-    """Lets a worker's process end gently on SIGTERM: what runs is saved, and that is told.
+    """Lets the process of its only worker end gently on SIGTERM: what runs is saved and reported.
 
     Dask would cut the connection first: nobody would hear of what is saved after that.
-
-    Parameters
-    ----------
-    worker
-        The only one of this process.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -404,16 +394,10 @@ def audit_prefix_of(run: str) -> str:
 
 
 def run_stage(run: str, spec: bytes, before: bytes | None = None) -> bytes:
-    """Train one stage on the worker that calls this; return its receipt, packed.
+    """Train one stage of a run on the worker that calls this; return its receipt, packed.
 
-    Parameters
-    ----------
-    run
-        Name of the driver's run.
-    spec
-        A `dasktune._worker.job.StageSpec`, packed.
-    before
-        Receipt of the stage that this one carries on from on the same worker, packed.
+    `spec` is a `dasktune._worker.job.StageSpec`, packed; `before` the packed receipt of the stage
+    from which this one goes on, on the same worker.
     """
     plugin = cast(StagePlugin, get_worker().plugins[run])
     stage = StageSpec.unpack(spec)
@@ -428,12 +412,7 @@ def run_stage(run: str, spec: bytes, before: bytes | None = None) -> bytes:
 def run_audit(run: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Train steps again on the worker that calls this, and compare; return a receipt.
 
-    Parameters
-    ----------
-    run
-        Name of the driver's run.
-    spec
-        A `dasktune._worker.job.AuditSpec` as plain data.
+    `spec` is a `dasktune._worker.job.AuditSpec` as plain data.
     """
     plugin = cast(StagePlugin, get_worker().plugins[run])
     return to_wire(plugin.host.audit(AuditSpec.from_wire(spec)))

@@ -50,51 +50,35 @@ class PortMeeting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroup:
-    """The processes that train together.
-
-    Parameters
-    ----------
-    meeting
-        Where they find each other.
-    size
-        Number of processes.
-    backend
-        How they talk: ``gloo`` or ``nccl``.
-    seconds
-        Longest wait of one for another.
-    """
+    """The processes that train together."""
 
     meeting: FileMeeting | PortMeeting
+    """Where they find each other."""
     size: int
+    """Number of processes."""
     backend: str
+    """How they talk: ``gloo`` or ``nccl``."""
     seconds: float
+    """Longest wait of one for another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTraining:
-    """The training that all processes begin: from step 0 if there is no state.
-
-    Parameters
-    ----------
-    code
-        The trainer.
-    config, seed, device
-        What it is built with; each process has a device of its own.
-    step, first_values, last_values, state
-        See `dasktune.trainer.lifecycle.TrainerRun.resume`.
-    proving
-        As there, for the first process.
-    """
+    """The training that all processes begin: from step 0 if there is no state."""
 
     code: TrainerCode
+    """The trainer."""
     config: Mapping[str, object]
     seed: int
     device: str
+    """What it is built with; each process has a device of its own."""
     step: Step
     first_values: Mapping[str, Value]
     last_values: Mapping[str, Value]
     state: Mapping[str, object] | None
+    """See `dasktune.trainer.lifecycle.TrainerRun.resume`."""
     proving: Proving | None = None
+    """As there, for the first process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,19 +116,13 @@ class Digest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailed:
-    """Answer: the trainer raised, and this process ends.
-
-    Parameters
-    ----------
-    message, traceback
-        The exception.
-    at
-        When (epoch seconds: hosts have no other clock in common).
-    """
+    """Answer: the trainer raised, and this process ends."""
 
     message: str
     traceback: str
+    """The exception."""
     at: float
+    """When (epoch seconds: hosts have no other clock in common)."""
 
 
 Order = BeginRank | Advance | Compare
@@ -167,13 +145,7 @@ def send(wire: Wire, message: Order | Answer) -> None:
 
 
 def receive(wire: Wire) -> Any:
-    """Return the next message.
-
-    Raises
-    ------
-    EOFError
-        If the other process is gone.
-    """
+    """Return the next message; raise an `EOFError` if the other process is gone."""
     return pickle.loads(wire.recv_bytes())
 
 
@@ -228,12 +200,7 @@ _SOCKETS = GroupSockets()
 def meet(group: RankGroup, rank: int, listener: socket.socket | None = None) -> None:
     """Begin to talk with the other processes of a group; they all must do this together.
 
-    Parameters
-    ----------
-    group, rank
-        The group, and the number of this process.
-    listener
-        In the first process of a `PortMeeting`: the socket that listens there.
+    `listener` listens, in the first process of a `PortMeeting`, at the place of the meeting.
     """
     with _SOCKETS.opening():
         _meet(group, rank, listener)

@@ -33,10 +33,7 @@ def shares_device() -> bool:
 def describe_sharing(resources: Mapping[str, float]) -> dict[str, object]:
     """Return the shared device of this worker, and whether MPS runs, as plain data.
 
-    Parameters
-    ----------
-    resources
-        Its Dask resources.
+    `resources` are the worker's Dask resources.
     """
     if not shares_device():
         return {"device": "", "device_bytes": 0, "mps": False}
@@ -50,18 +47,10 @@ def describe_sharing(resources: Mapping[str, float]) -> dict[str, object]:
 
 
 def device_name(hardware: Hardware, given: str, host: str) -> str:
-    """Return the name of a shared device, which no other device has.
+    """Return the name of a shared device on a host, which no other device has.
 
-    The indices of GPUs repeat in each job of a host; their UUIDs do not.
-
-    Parameters
-    ----------
-    hardware
-        That of one of its workers.
-    given
-        Its name on its host, as whoever started the workers gave it.
-    host
-        The host.
+    The indices of GPUs repeat in each job of a host; their UUIDs do not. `given` is the name that
+    whoever started the workers gave the device.
 
     Examples
     --------

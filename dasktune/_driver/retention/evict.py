@@ -168,13 +168,7 @@ class Evictor(Part):
     # ------------------------------------------------------------ from the driver's loop
 
     def open(self) -> None:
-        """List the store for the first time.
-
-        Raises
-        ------
-        StorageError
-            If it cannot be read.
-        """
+        """List the store for the first time; raise a `StorageError` if it cannot be read."""
         self._receive_listing(*self._list())
         self._take_places(places_of(self._keyless()))
 
