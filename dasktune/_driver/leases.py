@@ -161,7 +161,7 @@ class Leasing:
         self._lock = threading.Lock()
         self._held: dict[str, Lease] = {}
         self._asked: dict[str, tuple[Lease, Heeded, float]] = {}
-        """The questions, each with the time of it."""
+        """The open lease requests by attempt, each with its time."""
         self._ended: deque[tuple[float, Lease]] = deque(maxlen=MOST_LISTED)
         self._watched: dict[str, Lease] = {}
         self._questions: list[tuple[str, Mapping[Step, str]]] = []
@@ -177,7 +177,7 @@ class Leasing:
         self._failed_at = -PATIENCE.seconds
         self._has_failed = False
 
-    # ------------------------------------------------------------ what the driver's loop says
+    # ------------------------------------------------------------ from the driver's loop
 
     def lease(
         self,
@@ -218,7 +218,7 @@ class Leasing:
             return self._decide(attempt, lease, heeded, may_wait=False)
 
     def ask(self, attempt: str, lease: Lease, heeded: Heeded = ()) -> None:
-        """Ask for a lease, as `take`; answers are messages, in the order of the questions."""
+        """Request a lease, as `take` does; answers are messages, in the order of the requests."""
         with self._lock:
             self._asked[attempt] = lease, heeded, self._clock()
         self._rounds.wake()
@@ -229,7 +229,7 @@ class Leasing:
         return bool(self._others.live)
 
     def is_over(self, lease: Lease) -> bool:
-        """Whether nobody trains the steps of a lease any more."""
+        """Return whether no driver trains the steps of a lease any more."""
         return lease.is_done or self._others.current(lease, self._clock()).is_done
 
     def beat(self) -> None:
@@ -384,7 +384,7 @@ class Leasing:
                     self._put(SavesRequested(requests=requests))
 
     def _answer(self, asked: Iterable[str]) -> None:
-        """Answer what was asked before the files of the others were read."""
+        """Answer the lease requests that are older than the last reading of the others' files."""
         now, is_away = self._clock(), self._is_away()
         with self._lock:
             if self._others.may_answer(now) or is_away:
@@ -400,9 +400,10 @@ class Leasing:
     def _decide(
         self, attempt: str, lease: Lease, heeded: Heeded, *, may_wait: bool
     ) -> LeaseAnswered | None:
-        """Return the answer; None to wait for another driver that asks, too, and gives way.
+        """Return the answer to a lease request; None while another driver still has to give way.
 
-        The wait is short: the other driver may be dead, or not reach the store.
+        That driver asks for the same steps. The wait is short: it may be dead, or not reach the
+        store.
         """
         now = self._clock()
         other = self._others.in_the_way(lease, heeded, now)
@@ -415,7 +416,7 @@ class Leasing:
         return LeaseAnswered(attempt=attempt, other=other)
 
     def _compare_watched(self) -> None:
-        """Report what has become of the leases that are watched."""
+        """Report each watched lease that has changed or ended."""
         with self._lock:
             for attempt, before in list(self._watched.items()):
                 lease = self._others.current(before, self._clock())
@@ -444,7 +445,7 @@ class Leasing:
             self._leases.leave(self.holder)
 
     def _safely(self, work: Callable[[], None]) -> None:
-        """Do a job unless the store has just failed; log its first failure, and ignore all."""
+        """Do a job unless the store has just failed; log the first failure, and raise none."""
         if self._is_away():
             return
         try:

@@ -85,9 +85,9 @@ class _Wait:
 
 @dataclass(slots=True)
 class _Passed:
-    """The leases of drivers that are past the steps from a start, and how far they are.
+    """The leases of drivers that have trained steps without saving them, and the last such step.
 
-    Those steps are trained again; the lease of such a stage is on the first step after them.
+    This driver trains these steps again: its lease is on the first step after them.
     """
 
     step: Step
@@ -115,8 +115,8 @@ class SharedStages(Part):
     def start(self, order: RunStage) -> list[Following]:
         """Return the instructions for a stage; if its lease must be asked for, they come later.
 
-        The answers come in the order of the stages: a worker that is sent the second stage of a
-        path only would wait for the first one for ever.
+        Leases are answered in the order of the stages: a worker that has only the second stage of a
+        path would wait for the first stage for ever.
         """
         lease, heeded = self._lease_of(order)
         answer = None if self._asked else self._leasing.take(order.attempt, lease, heeded)
@@ -127,10 +127,10 @@ class SharedStages(Part):
         return []
 
     def _lease_of(self, order: RunStage) -> tuple[Lease, set[LeaseMark]]:
-        """Return the lease that a stage needs, and the leases of others that it heeds not."""
+        """Return the lease that a stage needs, and the leases of others that do not stop it."""
         node, first = order.node, _first_key(order)
         passed = self._passed.get(first, _Passed(order.start))
-        # Nobody leases what trains nothing, or only what others have trained and not saved.
+        # No lease for a stage without steps, or with only such as others have trained, not saved.
         is_stuck = bool(passed.leases) and passed.step == order.start
         needs_none = passed.step >= order.stop or is_stuck
         lease = self._leasing.lease(
@@ -252,17 +252,17 @@ class SharedStages(Part):
         return self._wait(order, other)
 
     def _begin(self, order: RunStage) -> list[Following]:
-        """Return a stage that may run, after what is known of it to be trained elsewhere."""
+        """Return a stage that may run; before it the event that others have trained steps of it."""
         root, sequences = self._root_of(order), order.node.sequences
         step = max(self._elsewhere.steps(root, sequences, order.stop), default=0)
         known = [TrainedElsewhere(node=order.node, step=step)] if step > order.start else []
         return [*known, order]
 
     def _wait(self, order: RunStage, other: Lease) -> list[Following]:
-        """Leave a stage to the driver that trains it, as long as it does."""
+        """Leave a stage to another driver for as long as that driver trains it."""
         self._refused.add(order.attempt)
         is_over = self._leasing.is_over(other)
-        # Also where a clock is set back until the look-up: what is over is watched by nobody.
+        # It stays so if a clock is set back before the look-up: nobody watches an ended lease.
         self._waiting[order.attempt] = _Wait(order, replace(other, is_done=is_over))
         if not is_over:
             logger.info("steps %d-%d are trained by another driver", order.start, order.stop)
@@ -271,7 +271,7 @@ class SharedStages(Part):
         return [Taken(attempt=order.attempt)]
 
     def _changed(self, attempt: str, lease: Lease) -> None:
-        """Look up what the holder of a lease has made since."""
+        """Look up the states that the holder of a lease has saved since."""
         waiting = self._waiting.get(attempt)
         if waiting is not None:
             waiting.lease = lease
@@ -309,8 +309,9 @@ class SharedStages(Part):
         shared = self._shared(order, lease)
         # Its last states may be in the answer to a later question.
         is_over = lease.is_done and not waiting.unanswered
-        # States come in the order of steps: where it has saved further on, no more will come.
-        # A stage that another one begins in goes on from there: if its state is still there.
+        # The other driver saves in the order of steps: once it has saved further on, no more
+        # states come here. If it begins within this stage, this stage goes on from the state
+        # there, as long as the store has it.
         is_ahead = lease.start > order.start
         if is_over or is_ahead or shared < max(lease.saved, default=0) or lease.misses(order.stop):
             del self._waiting[attempt]
@@ -328,7 +329,7 @@ class SharedStages(Part):
         return following
 
     def _note_trained(self, order: RunStage, lease: Lease) -> None:
-        """Remember how far another driver has trained: stages that come later may repeat it."""
+        """Remember how far another driver has trained: later stages may train these steps again."""
         # A lease may be taken while the steps before it are still to be trained.
         root, until = self._root_of(order), min(lease.step, self._longest)
         if lease.step > lease.start and until:
@@ -341,7 +342,7 @@ class SharedStages(Part):
         limit = min(lease.step, order.stop) if lease.step > lease.start else order.start
         with suppress(*INVALID):
             return shared_until(order.node.sequences, lease.sequences, order.start, limit)
-        return order.start  # anyone may have written it
+        return order.start  # the lease is invalid: any program may have written it
 
     @property
     def _longest(self) -> Step:
