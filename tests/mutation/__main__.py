@@ -22,8 +22,8 @@ from tests.mutation.trial import LIBRARIES, caught_by, copy_of_tree
 if TYPE_CHECKING:
     from tests.mutation.lines import ExecutedLines
 
-PARTS = ("graph", "engine", "driver", "storage", "trainer")
-RECORDED = (*PARTS, "algos", "worker")
+PARTS = ("graph", "_engine", "_driver", "storage", "trainer")
+RECORDED = (*PARTS, "algos", "_worker")
 """Parts whose lines are recorded: those of mutants, and those of planted bugs."""
 
 SHARE = 0.95
@@ -112,7 +112,7 @@ def groups_of(
 ) -> dict[str, list[str] | None]:
     """Return the tests of a change: those of its own part, none for torture, and all others."""
     tests = lines.tests_of(change.path, change.lines((tree / change.path).read_text()))
-    folder = f"tests/{change.path.split('/')[1]}/"
+    folder = f"tests/{change.path.split('/')[1].removeprefix('_')}/"
     own = [test for test in tests if test.startswith(folder)]
     others = [test for test in tests if not test.startswith(folder)]
     return {"own": own or None, "torture": [], "others": others or None}

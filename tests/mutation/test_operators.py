@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutation.__main__ import RECORDED
 from tests.mutation.equivalent import EQUIVALENT
 from tests.mutation.operators import Mutant, draw, mutants_of
 from tests.mutation.planted import PLANTED, Planted
@@ -114,6 +115,10 @@ def test_equivalent_mutants_have_a_reason_and_a_file() -> None:
     for name, reason in EQUIVALENT.items():
         assert (ROOT / name.partition(" ")[0]).is_file(), name
         assert reason.endswith(".")
+
+
+def test_every_recorded_part_is_a_folder_of_the_package() -> None:
+    assert [part for part in RECORDED if not (ROOT / "dasktune" / part).is_dir()] == []
 
 
 def test_equal_changes_in_one_function_have_names_of_their_own() -> None:

@@ -33,10 +33,10 @@ ALLOWED = {
     "algos/state.py": {"eval"},
     # Names the functions that run other code, as gaps of a fingerprint; calls none of them.
     "trainer/fingerprint/dynamic.py": {"runpy"},
-    "driver/predictions.py": {"pickle"},  # questions of predictors, over Dask's own connection
-    "worker/plugin.py": {"pickle"},  # opens them
-    "worker/job.py": {"pickle"},  # orders of stages, over Dask's own connection
-    "worker/rank.py": {"pickle"},  # orders, to processes that a worker starts, through a pipe
+    "_driver/predictions.py": {"pickle"},  # questions of predictors, over Dask's own connection
+    "_worker/plugin.py": {"pickle"},  # opens them
+    "_worker/job.py": {"pickle"},  # orders of stages, over Dask's own connection
+    "_worker/rank.py": {"pickle"},  # orders, to processes that a worker starts, through a pipe
     "doctor/collect.py": {"cloudpickle"},  # its own code, over Dask's own connection
     "trainer/proof/texts.py": {"marshal"},  # marshal.dumps, for digests; it reads nothing
     "trainer/carried/kinds.py": {"marshal"},  # the same
@@ -44,7 +44,7 @@ ALLOWED = {
 }
 """By file of the package, with what it is needed for."""
 
-PLACES = ("storage", "driver", "results")
+PLACES = ("storage", "_driver", "_results")
 """What reads stores and databases."""
 
 
@@ -108,9 +108,9 @@ def test_readers_of_stores_import_only_modules_named_in_code(
     modules: dict[str, ast.Module],
 ) -> None:
     """A name from a document must never be looked up among modules."""
-    for name, tree in modules.items():
-        if not name.startswith(PLACES):
-            continue
+    readers = {name: tree for name, tree in modules.items() if name.split("/")[0] in PLACES}
+    assert {name.split("/")[0] for name in readers} == {*PLACES}
+    for name, tree in readers.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and called(node.func).endswith("import_module"):
                 argument = node.args[0]
