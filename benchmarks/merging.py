@@ -73,7 +73,7 @@ def _real(steps: int, repeat: int) -> Iterator[Figure]:
         name="steps trained, by the trainer's count",
         value=len(best.steps),
         unit="steps",
-        equals=UNIQUE if full else _counted(space, steps),
+        equals=UNIQUE if full else counted(space, steps),
         note=f"p = {cost.merge_rate:.4f}",
     )
     yield Figure(
@@ -146,7 +146,7 @@ def _naive(spaces: int) -> Figure:
         ran = dt.simulate(
             dt.algos.Grid(space, max_steps=RANDOM_STEPS), lambda values, step: 1 / step, workers=3
         )
-        naive = _counted(space, RANDOM_STEPS)
+        naive = counted(space, RANDOM_STEPS)
         same += cost.steps_unique == naive == ran.steps_executed
         trials += cost.steps_requested // RANDOM_STEPS
     return Figure(
@@ -157,7 +157,7 @@ def _naive(spaces: int) -> Figure:
     )
 
 
-def _counted(space: dt.Space, steps: int) -> int:
+def counted(space: dt.Space, steps: int) -> int:
     return unique_steps((each.sequences, steps) for each in space.configurations())
 
 

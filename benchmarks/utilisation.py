@@ -117,7 +117,7 @@ def _single(workers: int, seconds: float) -> list[Figure]:
     return [
         Figure(
             name=f"idle share of {workers} slots while there is work",
-            value=1 - _busy(steps, begins, workers),
+            value=1 - busy(steps, begins, workers),
             at_most=IDLE,
             note=f"{len(begins):,} stages of {mean:.2f} s; busy by the training code's own clock",
         ),
@@ -153,7 +153,7 @@ def _shared(workers: int, seconds: float, count: int, repeats: int) -> Figure:
         ):
             run = partial(_run, client, Path(folder), seconds, workers // count)
             spans, begins = zip(*pool.map(run, range(count)), strict=True)
-            idle.append(1 - _busy(chain(*spans), sorted(chain(*begins)), workers))
+            idle.append(1 - busy(chain(*spans), sorted(chain(*begins)), workers))
     return Figure(
         name=f"idle share of {workers} slots, {count} studies at once, while there is work",
         value=median(idle),
@@ -193,7 +193,7 @@ def _of_dask(client: Client, workers: int, seconds: float) -> float:
     # A quarter of the trials are as many as there are beginnings; of each there are 7 stages.
     lengths = [pace * seconds * STEPS for pace in paces[::4] for _ in range(7)]
     times = client.gather(client.map(_sleep, lengths, pure=False))
-    return 1 - _busy(times, sorted(began for began, _ in times), workers)
+    return 1 - busy(times, sorted(began for began, _ in times), workers)
 
 
 def _sleep(seconds: float) -> Span:
@@ -203,7 +203,7 @@ def _sleep(seconds: float) -> Span:
     return began, time.time()
 
 
-def _busy(spans: Iterable[Span], begins: list[float], workers: int) -> float:
+def busy(spans: Iterable[Span], begins: list[float], workers: int) -> float:
     """Return which share of the slots' time is in `spans`, while all of them could be busy.
 
     That is from the first begin until fewer stages than slots have not begun.

@@ -177,7 +177,7 @@ def _filled(name: str, answers: Mapping[str, Any], costs: str, written: str) -> 
         sheets=[texts[sheet] for sheet in SHEETS],
         imports=json_of({"imports": _imports(texts)}),
         answers=json_of(answers).replace("<", "\\u003c"),
-        scripts=_bokeh(),
+        scripts=bokeh_scripts(),
         costs=costs,
         written=written,
         left_out=answers["left_out"],
@@ -196,7 +196,7 @@ def _imports(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 @cache
-def _bokeh() -> dict[str, str]:
+def bokeh_scripts() -> dict[str, str]:
     """Return the compressed files of BokehJS, if Bokeh is installed."""
     try:
         known = bokeh_files()

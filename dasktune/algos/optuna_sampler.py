@@ -117,7 +117,7 @@ class OptunaSource(ObservingSource):
         startups = (getattr(part, "_n_startup_trials", 0) for part in samplers)
         # A level with fewer trials would send the sampler back to drawing at random.
         self._startup = max(number for number in startups if isinstance(number, int))
-        self._view: _View | None = None
+        self.view: _View | None = None
         self._asked: Proposal | None = None
 
     def propose(self, trial: int) -> Proposal:
@@ -127,7 +127,7 @@ class OptunaSource(ObservingSource):
             try:
                 proposal = view.ask(self._space, self._sampler_for(trial))
             except BaseException:
-                self._view = None
+                self.view = None
                 raise
         self._asked = proposal
         return proposal
@@ -151,12 +151,12 @@ class OptunaSource(ObservingSource):
     def restore(self, snapshot: object) -> None:
         """Continue with the proposals and reports of a snapshot."""
         super().restore(snapshot)
-        self._view = self._asked = None
+        self.view = self._asked = None
 
     def _forget_asked(self) -> None:
         """Drop a view in which a proposal stands that was not accepted."""
         if self._asked is not None:
-            self._view = self._asked = None
+            self.view = self._asked = None
 
     def _synchronised(self) -> _View:
         """Return an Optuna study with all trials."""
@@ -167,10 +167,10 @@ class OptunaSource(ObservingSource):
             outcomes = self._observed.outcomes(self._startup)
         else:
             level, outcomes = None, [RUNNING] * len(trials)
-        if self._view is None or self._view.differs(level, outcomes, objectives):
-            self._view = _View(self._sampler, level, objectives)
-        self._view.update(trials, outcomes)
-        return self._view
+        if self.view is None or self.view.differs(level, outcomes, objectives):
+            self.view = _View(self._sampler, level, objectives)
+        self.view.update(trials, outcomes)
+        return self.view
 
     def _sampler_for(self, trial: int) -> BaseSampler:
         sampler = copy.deepcopy(self._sampler) if self._forgets else self._sampler

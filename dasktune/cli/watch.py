@@ -45,12 +45,12 @@ def watch(
             return
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             for text in _texts(first, read, seconds, sleep):
-                live.update(_fitted(text, console.height), refresh=True)
+                live.update(fitted(text, console.height), refresh=True)
     except KeyboardInterrupt:
         return
 
 
-def _fitted(text: str, height: int) -> Text:
+def fitted(text: str, height: int) -> Text:
     """Return a text that fits a window: a long line is cut, and the last line counts the rest."""
     lines = text.splitlines()
     if len(lines) >= height > 1:

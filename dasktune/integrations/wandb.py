@@ -229,7 +229,7 @@ def _read(path: Path, run: _LocalRun) -> None:
     """Add the steps and the end that a file of W&B has."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    for content in _records(path.read_bytes()):
+    for content in records(path.read_bytes()):
         record = Record.FromString(content)
         if record.HasField("history"):
             names = {item.key or ".".join(item.nested_key) for item in record.history.item}
@@ -240,7 +240,7 @@ def _read(path: Path, run: _LocalRun) -> None:
                 run.end = json.loads(item.value_json)
 
 
-def _records(data: bytes) -> Iterator[bytes]:
+def records(data: bytes) -> Iterator[bytes]:
     """Yield the whole records of a file, which is a log of LevelDB after a header of 7 bytes.
 
     References

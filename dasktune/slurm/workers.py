@@ -223,7 +223,7 @@ def check_accepted(pools: Mapping[str, SlurmOptions], shared: Path) -> dict[str,
 
 def _refusal_of(options: SlurmOptions, shared: Path) -> str:
     """Return SLURM's message if it refuses such jobs; empty if it accepts them."""
-    job = _imported().WorkerJob("tls://driver:1", name="worker", **job_options(options, shared))
+    job = pool_module().WorkerJob("tls://driver:1", name="worker", **job_options(options, shared))
     with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
         script.write(job.job_script())
         script.flush()
@@ -237,7 +237,7 @@ def _cluster(pools: Mapping[str, SlurmOptions], refusals: Mapping[str, str], sha
     if next(iter(pools.values())).is_encrypted:
         security, protocol = Security.temporary(), "tls://"
     jobs = {name: job_options(options, shared) for name, options in pools.items()}
-    return _imported().SlurmWorkers(
+    return pool_module().SlurmWorkers(
         pools=[JobPool(name, options, refusals.get(name, "")) for name, options in pools.items()],
         jobs=jobs,
         scheduler_options=scheduler,
@@ -256,7 +256,7 @@ def _remove_keys(cluster: Any) -> None:
             file.close()
 
 
-def _imported() -> Any:
+def pool_module() -> Any:
     """Return the module that needs dask-jobqueue, with the signal handlers restored.
 
     dask-jobqueue replaces the handler of ctrl-C at its import; its handler would end the process

@@ -285,7 +285,7 @@ class CheckpointStore:
             environment=environment or {},
             seconds=seconds,
         )
-        content = _commit_bytes(commit, data if is_small else None, proof)
+        content = commit_bytes(commit, data if is_small else None, proof)
         with self._failing("write to"):
             while not self._files.create(path, content):
                 winner = self._winner(key)
@@ -569,7 +569,7 @@ class _CommitFile:
     proof: str = ""
 
 
-def _commit_bytes(commit: Commit, array: ArrayFiles | None, proof: str = "") -> bytes:
+def commit_bytes(commit: Commit, array: ArrayFiles | None, proof: str = "") -> bytes:
     """Return the content of a commit's file, in which the files of an array lie if given."""
     document = commit.to_json()
     version = _VERSION if array is None else _VERSION_WITH_STATE

@@ -45,7 +45,7 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 _SENT: set[str] = set()
 """The files whose source was sent to this process."""
 
-_REGISTERING = threading.RLock()  # a value may call `dumps_by_value` while it is pickled
+REGISTERING = threading.RLock()  # a value may call `dumps_by_value` while it is pickled
 """Held while modules are registered: the registry of `cloudpickle` belongs to all threads.
 
 Of two threads the first one would end the registration while the second one still pickles, and
@@ -186,7 +186,7 @@ def dumps_by_value(thing: object, firsts: Mapping[Key, Any] = _NOTHING) -> bytes
     firsts
         Values that globals have there in place of their values here.
     """
-    with _REGISTERING, _travelling_by_value(), io.BytesIO() as payload:
+    with REGISTERING, travelling_by_value(), io.BytesIO() as payload:
         packing = _Packing(payload)
         packing.firsts = firsts
         packing.dump(thing)
@@ -321,7 +321,7 @@ def _unsendable_global(trainer_class: type) -> str:
 
 
 @contextmanager
-def _travelling_by_value() -> Iterator[None]:
+def travelling_by_value() -> Iterator[None]:
     """Register every loaded module that is not installed for pickling by value, meanwhile."""
     before = set(cloudpickle.list_registry_pickle_by_value())
     ours = [

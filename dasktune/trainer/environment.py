@@ -22,8 +22,8 @@ def environment(device: str) -> dict[str, object]:
     return {
         "dasktune": __version__,
         "python": platform.python_version(),
-        "numpy": _installed("numpy"),
-        "torch": _installed("torch"),
+        "numpy": installed_version("numpy"),
+        "torch": installed_version("torch"),
         "device": device,
     }
 
@@ -54,7 +54,8 @@ def _what_counts(environment: Mapping[str, object], left_out: set[str]) -> dict[
 
 
 @cache
-def _installed(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Return the version of a package that is installed here, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -94,7 +94,7 @@ def apply_settings(trainer_class: type) -> None:
     carried: Mapping[str, Value] = getattr(trainer_class, CARRIED, {})
     if not carried and not _MADE:
         return
-    if (options := _options_of_builds()) is not None:
+    if (options := options_of_builds()) is not None:
         options.take_back()
     for name in _MADE.keys() - carried.keys():
         before, made = _MADE.pop(name)
@@ -137,14 +137,14 @@ def _value(name: str, setting: Setting) -> Value:
         if threading.current_thread() is threading.main_thread():
             _LAST[name] = setting.read()
         return _LAST.get(name, setting.default)
-    options = _options_of_builds() if setting.option else None
+    options = options_of_builds() if setting.option else None
     before = {} if options is None else options.before_last_build()
     if setting.option not in before:
         return setting.read()
     return setting.shown(before[setting.option])
 
 
-def _options_of_builds() -> Any:
+def options_of_builds() -> Any:
     """Return the options of torch that `dasktune.TorchTrainer` sets; None before its first use."""
     return getattr(sys.modules.get("dasktune.trainer.torch"), "_OPTIONS", None)
 

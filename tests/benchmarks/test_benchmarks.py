@@ -106,9 +106,9 @@ def test_a_large_study_is_read_in_every_way(run: Any) -> None:
 def test_the_naive_reference_counts_beginnings_by_hand(load: Any) -> None:
     space = dt.Space(lr=[Constant(0.1), MultiStep(0.1, milestones=[4], gamma=0.5)], width=[1, 1.0])
     # 1 and 1.0 are two values: two trees of 6 + 2 steps.
-    assert load("merging")._counted(space, 6) == 16
+    assert load("merging").counted(space, 6) == 16
     late = dt.Space(lr=[Piecewise([1, 2], boundaries=[2]), Piecewise([3, 2], boundaries=[2])])
-    assert load("merging")._counted(late, 4) == 8
+    assert load("merging").counted(late, 4) == 8
 
 
 def test_a_figure_knows_whether_it_was_reached(load: Any) -> None:
@@ -155,7 +155,7 @@ def test_slots_are_busy_by_the_trainers_clock(run: Any) -> None:
 
 
 def test_idle_share_counts_from_first_start_to_last_stage(load: Any) -> None:
-    busy = load("utilisation")._busy
+    busy = load("utilisation").busy
     # Two slots; the third stage is the last that begins while another one waits.
     spans = [(0.0, 4.0), (1.0, 3.0), (3.0, 5.0), (4.0, 9.0)]
     assert busy(spans, [0.0, 1.0, 3.0, 4.0], 2) == (3 + 2) / (2 * 3)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import dasktune as dt
 from dasktune.cli import app
-from dasktune.cli.watch import _fitted
+from dasktune.cli.watch import fitted
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import RunRow
 
@@ -95,7 +95,7 @@ def test_what_is_not_there_is_called_so(store: Path, tmp_path: Path) -> None:
 def test_a_long_text_is_cut_to_the_window(height: int, shown: int) -> None:
     text = "\n".join(f"line {number} {'x' * 100}" for number in range(20))
     console = Console(width=40, height=height, force_terminal=True)
-    lines = console.render_lines(_fitted(text, height), console.options)
+    lines = console.render_lines(fitted(text, height), console.options)
     assert len(lines) == min(shown, 19 + 1) - (shown < 20)
     assert sum(segment.cell_length for segment in lines[0]) <= 40
     if shown < 20:

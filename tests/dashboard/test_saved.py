@@ -113,7 +113,7 @@ def test_report_without_bokeh_says_how_to_get_plots(
     monkeypatch: pytest.MonkeyPatch,
     open_page: Callable[..., Any],
 ) -> None:
-    monkeypatch.setattr(saved, "_bokeh", dict)
+    monkeypatch.setattr(saved, "bokeh_scripts", dict)
     report = write_report(study, tmp_path / "page.html")
     with open_page(report.as_uri()) as page:
         page.locator("#history").get_by_text("pip install 'dasktune[dashboard]'").wait_for()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dasktune.errors import ConfigurationError
-from dasktune.integrations.wandb import WandB, _records
+from dasktune.integrations.wandb import WandB, records
 from tests.integrations.logged import make, run
 from tests.pages import python_blocks
 
@@ -32,7 +32,7 @@ def read(folder: Path) -> dict[str, list[Any]]:
 
     runs: dict[str, list[Any]] = {}
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=os.path.getmtime):
-        for content in _records(path.read_bytes()):
+        for content in records(path.read_bytes()):
             record = Record.FromString(content)
             if record.HasField("run"):
                 last = runs.setdefault(record.run.display_name, ["", [], {}])

@@ -158,7 +158,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     yield Place(storage=lambda: url, read=lambda: RDBStorage(url))
     storage = RDBStorage(url)
     for study in storage.get_all_studies():
-        storage.delete_study(study._study_id)
+        optuna.delete_study(study_name=study.study_name, storage=storage)
     storage.engine.dispose()
 
 
@@ -401,10 +401,12 @@ def test_snapshot_with_trials_of_other_programs_is_kept(place: Place) -> None:
 
 def test_study_of_another_program_is_kept(place: Place) -> None:
     place.write()
-    with place.study() as study:
-        optuna.delete_study(study_name="study", storage=study._storage)
-        other = optuna.create_study(study_name="study", storage=study._storage)
-        other.add_trial(optuna.trial.create_trial(value=1.0))
+    storage = place.read()
+    optuna.delete_study(study_name="study", storage=storage)
+    other = optuna.create_study(study_name="study", storage=storage)
+    other.add_trial(optuna.trial.create_trial(value=1.0))
+    if isinstance(storage, RDBStorage):
+        storage.engine.dispose()
     with pytest.raises(ConfigurationError, match="but it is no snapshot of this study"):
         place.write(of_every_kind())
     assert len(place.trials()) == 1

@@ -12,7 +12,7 @@ import pytest
 from dasktune.errors import ConfigurationError
 from dasktune.slurm import SlurmOptions
 from dasktune.slurm.launch import main, own_folder
-from dasktune.slurm.workers import _imported, job_options
+from dasktune.slurm.workers import job_options, pool_module
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_the_script_of_a_job_runs_nothing_but_its_workers(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/echo")
     options = job_options(SlurmOptions(partition="gpu", qos="a.b-c"), tmp_path / "slurm")
-    script = _imported().WorkerJob("tls://driver:1", name="worker", **options).job_script()
+    script = pool_module().WorkerJob("tls://driver:1", name="worker", **options).job_script()
     done = subprocess.run(
         ["bash", "-u"],
         input=script.replace('"${SLURM_CPUS_PER_TASK}"', "1"),

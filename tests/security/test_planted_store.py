@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dasktune.cli.commands import app
 from dasktune.errors import CorruptCheckpointError
-from dasktune.storage.checkpoints import CheckpointStore, Commit, _commit_bytes
+from dasktune.storage.checkpoints import CheckpointStore, Commit, commit_bytes
 from dasktune.storage.codec import encode
 from dasktune.storage.tensors import digest_of
 
@@ -64,7 +64,7 @@ def replace_document(change: Callable[[dict[str, Any]], object]) -> None:
     file.write_bytes(file.read_bytes().replace(before, after))
     commit = Commit.from_json(json.loads((folder() / "commit").read_bytes())["commit"])
     forged = {**commit.to_json(), "digest": digest_of(after)}
-    (folder() / "commit").write_bytes(_commit_bytes(Commit.from_json(forged), None))
+    (folder() / "commit").write_bytes(commit_bytes(Commit.from_json(forged), None))
 
 
 def test_the_forgery_of_these_tests_is_a_good_one(store: CheckpointStore) -> None:
@@ -152,7 +152,7 @@ def test_no_commit_leads_out_of_the_store(store: CheckpointStore, attempt: str) 
     forged = object.__new__(Commit)
     for name, value in {**commit, "attempt": attempt, "reports": ()}.items():
         object.__setattr__(forged, name, value)
-    (folder() / "commit").write_bytes(_commit_bytes(forged, None))
+    (folder() / "commit").write_bytes(commit_bytes(forged, None))
     with pytest.raises(CorruptCheckpointError, match="attempt must be 2 to 128 digits"):
         store.load(KEY)
     assert store.discard(KEY)

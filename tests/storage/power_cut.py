@@ -31,6 +31,9 @@ Result = TypeVar("Result")
 class AtOnce(Executor):
     """Does a job when it is submitted, so that operations come in one order."""
 
+    def __init__(self, *_: object, **__: object) -> None:
+        """Start no thread."""
+
     def submit(  # type: ignore[override]
         self, work: Callable[..., Result], /, *arguments: Any, **options: Any
     ) -> Future[Result]:
@@ -81,7 +84,7 @@ class Disk:
 
         self._after = check
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(local, "_threads", AtOnce)
+            patch.setattr(local, "ThreadPoolExecutor", AtOnce)
             patch.setattr(os, "fsync", self._fsync)
             for name in CHANGES:
                 patch.setattr(os, name, self._changing(getattr(os, name)))

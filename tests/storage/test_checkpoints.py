@@ -131,8 +131,8 @@ def test_keys_lists_committed_checkpoints(store):
     assert sorted(store.keys()) == ["aa", "ab13"]
 
 
-def test_inventory_sums_up_the_files_of_each_key(store):
-    files = store._files
+def test_inventory_sums_up_the_files_of_each_key(store, url):
+    files = open_files(url)
     files.create("checkpoints/aa/aa1/commit", b"x")
     files.write("checkpoints/bb/bb1/0-1/step-3", {"c.0": [np.zeros(5, np.uint8)]})
     files.write("checkpoints/bb/bb1/0-1/step-3", {"c.1": [np.zeros(2, np.uint8)]})
@@ -574,15 +574,15 @@ def test_folder_is_made_while_others_remove_it(tmp_path):
 @pytest.mark.parametrize("way", ["create", "replace"])
 def test_create_makes_a_removed_folder_again(tmp_path, monkeypatch, way):
     files = open_files(str(tmp_path))
-    make, made = local_files._make_folder, []
+    make, made = Path.mkdir, []
 
-    def make_and_lose(path):
-        make(path)
+    def make_and_lose(path, *arguments, **options):
+        make(path, *arguments, **options)
         made.append(path)
         if len(made) == 1:
             path.rmdir()  # whoever removes the last other file in there
 
-    monkeypatch.setattr(local_files, "_make_folder", make_and_lose)
+    monkeypatch.setattr(Path, "mkdir", make_and_lose)
     getattr(files, way)("leases/mine", b"held")
     assert files.read("leases", ["mine"])[0].tobytes() == b"held"
     assert files_below(tmp_path) == {"leases/mine"}

@@ -214,7 +214,7 @@ def test_threads_do_not_unregister_each_others_modules(monkeypatch):
         second.start()
         second_came.wait(PATIENCE)
 
-    monkeypatch.setattr(code_module, "_REGISTERING", Announced(come), raising=False)
+    monkeypatch.setattr(code_module, "REGISTERING", Announced(come), raising=False)
     second = threading.Thread(target=pickle_second)
     dumps_by_value(Calling(start_second))
     first_ended.set()
@@ -371,7 +371,7 @@ def test_only_loaded_modules_of_the_user_travel_by_value(monkeypatch):
     before = set(cloudpickle.list_registry_pickle_by_value())
     cloudpickle.register_pickle_by_value(known)
     try:
-        with code_module._travelling_by_value():
+        with code_module.travelling_by_value():
             during = cloudpickle.list_registry_pickle_by_value()
         assert {"made_for_this_test", "known_for_this_test", __name__} <= during
         assert not {"another_name", "alias_for_this_test", "lazy_for_this_test"} & during

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from dasktune.trainer.environment import _installed, environment
+from dasktune.trainer.environment import environment, installed_version
 
 TWICE = """
 import sys
@@ -37,7 +37,7 @@ def test_environment_of_a_missing_package_is_none(monkeypatch: pytest.MonkeyPatc
     def missing(package: str) -> str:
         raise metadata.PackageNotFoundError(package)
 
-    _installed.cache_clear()
+    installed_version.cache_clear()
     monkeypatch.setattr(metadata, "version", missing)
     assert environment("cpu")["torch"] is None
-    _installed.cache_clear()
+    installed_version.cache_clear()

@@ -43,7 +43,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Restore all settings after the test."""
     monkeypatch.setattr(module, "_MADE", {})
     monkeypatch.setattr(module, "_LAST", {})
-    if (options := module._options_of_builds()) is not None:
+    if (options := module.options_of_builds()) is not None:
         options.take_back()
     yield
     for setting in SETTINGS.values():

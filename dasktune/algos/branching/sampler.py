@@ -135,7 +135,7 @@ class BranchingSource(ObservingSource):
     def __init__(self, space: Space, sampler: Branching, seed: int) -> None:
         super().__init__(space, seed)
         self._explore, self._startup = sampler.explore, sampler.startup
-        self._prices = Prices()
+        self.prices = Prices()
 
     def identity(self) -> object:
         """Return class and arguments."""
@@ -144,7 +144,7 @@ class BranchingSource(ObservingSource):
     def restore(self, snapshot: object) -> None:
         """Continue with the proposals and reports of a snapshot."""
         super().restore(snapshot)
-        self._prices = Prices()
+        self.prices = Prices()
 
     def propose(self, trial: int) -> Proposal:
         """Return the point of the best candidate, or a random one before the model is used."""
@@ -161,7 +161,7 @@ class BranchingSource(ObservingSource):
         candidates = [
             (each, price)
             for each in different(self._space, drawn, best_first, rng)
-            if (price := self._prices.price(each.sequences, level))
+            if (price := self.prices.price(each.sequences, level))
         ]
         if not candidates:
             return {"point": dict(drawn.point)}
@@ -208,4 +208,4 @@ class BranchingSource(ObservingSource):
         first = min((min(each.losses) for _, each in own if each.losses), default=0)
         for number, each in own:
             if each.losses or not each.failed:
-                self._prices.store(number, each.sequences, max(each.losses, default=first))
+                self.prices.store(number, each.sequences, max(each.losses, default=first))

@@ -22,7 +22,7 @@ from dasktune.storage.files.removal import removal_mark
 
 _THREADS = 4
 
-_LARGE_BYTES = 2**20
+LARGE_BYTES = 2**20
 """Parts of at least this size are written with `O_DIRECT`."""
 
 _DIRECT = getattr(os, "O_DIRECT", 0)
@@ -235,7 +235,7 @@ def _write_file(path: Path, parts: Parts, durable: bool = True) -> None:
     with path.open("wb", buffering=0) as file:
         for part in parts:
             rest = part.data
-            if durable and len(rest) >= _LARGE_BYTES:
+            if durable and len(rest) >= LARGE_BYTES:
                 rest = rest[_write_from_memory(file, rest) :]
             while rest:
                 rest = rest[file.write(rest) :]

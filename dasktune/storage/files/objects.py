@@ -112,7 +112,7 @@ def open_files(url: str, *, patience: Patience | None = None) -> Files:
     if protocol not in known:
         raise StorageError(f"cannot open {url}: {unknown('protocol', protocol, known)}")
     try:
-        system, root = fsspec.url_to_fs(url, use_listings_cache=False, **_options(protocol))
+        system, root = fsspec.url_to_fs(url, use_listings_cache=False, **options_of(protocol))
     except (ImportError, OSError, TypeError, ValueError) as error:
         # TypeError: the file system needs options that a URL does not give.
         is_missing = isinstance(error, ImportError) and protocol in ("s3", "s3a")
@@ -135,7 +135,7 @@ def _names_user(protocol: str, path: str) -> bool:
     return "@" in place or (":" in place and "@" in path and not place.startswith("arn:"))
 
 
-def _options(protocol: str) -> dict[str, Any]:
+def options_of(protocol: str) -> dict[str, Any]:
     """Return fsspec's options for a protocol; the user's configuration of fsspec comes first."""
     if protocol not in ("s3", "s3a"):
         return {}
@@ -179,7 +179,7 @@ class ObjectFiles:
         self._root = root.rstrip("/")
         self._patience = patience or Patience()
         self._is_memory = "memory" in system.protocol
-        self._alone = self._memory_lock if self._is_memory else nullcontext()
+        self.alone = self._memory_lock if self._is_memory else nullcontext()
         self._threads = 1 if self._is_memory else threads
         self._page = page
         self._is_s3 = hasattr(system, "call_s3")
@@ -187,7 +187,7 @@ class ObjectFiles:
         _leave_retries_to_us(system)
 
     @property
-    def _system(self) -> Any:
+    def system(self) -> Any:
         """Return the file system; a forked process opens it again, to have an event loop."""
         if self._process != os.getpid():
             before = self._opened
@@ -297,7 +297,7 @@ class ObjectFiles:
         tries: list[int] = []
 
         def look_and_remove() -> bool:
-            with self._alone:
+            with self.alone:
                 version = self._version_of(path) if remove else ""
                 if self._get(path) != content:
                     return bool(tries)  # an earlier try removed it and its answer was lost
@@ -312,9 +312,9 @@ class ObjectFiles:
 
     def _version_of(self, path: str) -> str:
         """Return the ETag of an object of S3; empty if there is none."""
-        bucket, key = self._system.split_path(self._full(path))[:2]
+        bucket, key = self.system.split_path(self._full(path))[:2]
         try:
-            answer = self._system.call_s3(
+            answer = self.system.call_s3(
                 "head_object", Bucket=bucket, Key=key, **self._within(None)
             )
         except FileNotFoundError:
@@ -323,10 +323,10 @@ class ObjectFiles:
 
     def _remove_version(self, path: str, version: str) -> bool:
         """Remove an object of S3 if it has this ETag; return False if it has another."""
-        bucket, key = self._system.split_path(self._full(path))[:2]
+        bucket, key = self.system.split_path(self._full(path))[:2]
         limit = self._within(self._patience.request_seconds(0))
         try:
-            self._system.call_s3("delete_object", Bucket=bucket, Key=key, IfMatch=version, **limit)
+            self.system.call_s3("delete_object", Bucket=bucket, Key=key, IfMatch=version, **limit)
         except FileNotFoundError:  # it was there: aiohttp repeats a DELETE by itself
             return True
         except OSError as error:
@@ -344,7 +344,7 @@ class ObjectFiles:
         if self._threads == 1:
             yield from self._below(folder)
             return
-        listing = self._call(lambda: self._listed(self._system.ls, folder, detail=True))
+        listing = self._call(lambda: self._listed(self.system.ls, folder, detail=True))
         folders = [self._relative(item["name"]) for item in listing if item["type"] == "directory"]
         if not folders:
             yield from (self._entry(item) for item in listing)
@@ -360,17 +360,17 @@ class ObjectFiles:
 
     def _below(self, path: str) -> list[Entry]:
         """Return the files below a folder from one listing; for a file, the file itself."""
-        listing = self._call(lambda: self._listed(self._system.find, path, detail=True))
+        listing = self._call(lambda: self._listed(self.system.find, path, detail=True))
         return [self._entry(item) for item in dict(listing).values()]
 
     def _entry(self, item: Mapping[str, Any]) -> Entry:
         return Entry(
-            path=self._relative(item["name"]), nbytes=item["size"], modified=_modified(item)
+            path=self._relative(item["name"]), nbytes=item["size"], modified=modified_of(item)
         )
 
     def _listed(self, listing: Callable[..., Any], path: str, **options: Any) -> Any:
         try:
-            with self._alone:
+            with self.alone:
                 return listing(self._full(path), **options, **self._within(LISTING_REQUEST_SECONDS))
         except FileNotFoundError as error:
             if code_of(error) == "NoSuchBucket":
@@ -379,12 +379,12 @@ class ObjectFiles:
 
     def _put(self, path: str, content: bytes, *, within: int = 0, **options: Any) -> None:
         limit = self._within(self._patience.request_seconds(within or len(content)))
-        with self._alone:
-            self._system.pipe_file(self._full(path), content, **options, **limit)
+        with self.alone:
+            self.system.pipe_file(self._full(path), content, **options, **limit)
 
     def _get(self, path: str) -> bytes | None:
         try:
-            content: bytes = self._system.cat_file(self._full(path), **self._within(None))
+            content: bytes = self.system.cat_file(self._full(path), **self._within(None))
         except (FileNotFoundError, IsADirectoryError) as error:
             # A folder in place of the file counts as a missing file.
             if code_of(error) == "NoSuchBucket":
@@ -395,21 +395,19 @@ class ObjectFiles:
     def _mark_of(self, path: str) -> str | None:
         """Return the mark of the call that created an object of S3, or None."""
         try:
-            mark: str | None = self._system.metadata(self._full(path)).get(_MARK)
+            mark: str | None = self.system.metadata(self._full(path)).get(_MARK)
         except FileNotFoundError:
             return None
         return mark
 
     def _remove_one(self, path: str) -> None:
-        with self._alone, suppress(FileNotFoundError):
-            self._system.rm_file(
-                self._full(path), **self._within(self._patience.request_seconds(0))
-            )
+        with self.alone, suppress(FileNotFoundError):
+            self.system.rm_file(self._full(path), **self._within(self._patience.request_seconds(0)))
 
     def _remove_bulk(self, paths: Sequence[str]) -> None:
         """Remove objects of S3 with one request; its response names those that were left."""
-        places = [self._system.split_path(self._full(path))[:2] for path in paths]
-        answer = self._system.call_s3(
+        places = [self.system.split_path(self._full(path))[:2] for path in paths]
+        answer = self.system.call_s3(
             "delete_objects",
             Bucket=places[0][0],
             Delete={"Objects": [{"Key": key} for _, key in places], "Quiet": True},
@@ -428,7 +426,7 @@ class ObjectFiles:
     def _within(self, seconds: float | None) -> dict[str, float]:
         """Return the option that limits a request, where fsspec has one."""
         limit = self._patience.request or seconds
-        return {"timeout": limit} if limit and self._system.async_impl else {}
+        return {"timeout": limit} if limit and self.system.async_impl else {}
 
     def _call(self, work: Callable[[], _Result]) -> _Result:
         """Return the result of a request, with retries; every last failure is a `FilesError`."""
@@ -469,7 +467,7 @@ def _says_exists(error: OSError) -> bool:
     return isinstance(error, FileExistsError) or code_of(error) in _OTHER_VERSION
 
 
-def _modified(item: Mapping[str, Any]) -> float:
+def modified_of(item: Mapping[str, Any]) -> float:
     """Return the time of the last write; file systems of fsspec name it differently."""
     for name in ("LastModified", "mtime", "updated", "last_modified", "created"):
         when = item.get(name)

@@ -405,7 +405,7 @@ def _resuming(
         if differences:
             yield from differences
             return  # another resumption shows the same again
-    if tolerance and (differences := list(_in_the_end(whole, rest, tolerance))):
+    if tolerance and (differences := list(final_differences(whole, rest, tolerance))):
         yield from _hints(rest["spans"][0], tolerance)
         yield from differences
 
@@ -428,7 +428,7 @@ def _of_span(
         if not is_harmless(path, harmless)
     ]
     if tolerance:
-        effects = list(_effects_beyond(tolerance, whole, span))
+        effects = list(effects_beyond(tolerance, whole, span))
     else:
         effects = list(_effects(whole, span, harmless))
     yield from held[:_MAX_SUSPECTS]
@@ -443,7 +443,7 @@ def _of_pairs(pairs: Iterable[tuple[str, str]]) -> Iterator[Difference]:
     return (Difference(path=path, reason=reason) for path, reason in pairs)
 
 
-def _effects_beyond(
+def effects_beyond(
     tolerance: float, whole: Mapping[str, Any], span: Mapping[str, Any]
 ) -> Iterator[Difference]:
     """Yield the metrics of a resumption that differ by more than a tolerance."""
@@ -453,7 +453,7 @@ def _effects_beyond(
         yield from state_differences(expected, metrics, path=path, tolerance=tolerance)
 
 
-def _in_the_end(
+def final_differences(
     whole: Mapping[str, Any], rest: Mapping[str, Any], tolerance: float
 ) -> Iterator[Difference]:
     """Yield the parts of the last state that differ by more than a tolerance."""

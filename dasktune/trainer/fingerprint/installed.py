@@ -73,11 +73,6 @@ def is_installed_name(name: str) -> bool:
     return is_installed(stand_in)
 
 
-def is_library_folder(folder: str) -> bool:
-    """Return whether a folder is one of Python's library or of installed packages, or below one."""
-    return _is_library(folder)
-
-
 def is_editable(module: ModuleType) -> bool:
     """Return whether a module belongs to an editable install: own code that workers can import."""
     return module.__name__.partition(".")[0] in _editable_packages() and not is_installed(module)
@@ -116,26 +111,27 @@ def is_named(thing: Any) -> bool:
 @cache
 def _is_installed_file(file: str, name: str) -> bool:
     # A process has thousands of modules in some hundred folders: each folder is resolved once.
-    if _is_library(os.path.dirname(os.path.realpath(file) if os.path.islink(file) else file)):
+    if is_library_folder(os.path.dirname(os.path.realpath(file) if os.path.islink(file) else file)):
         return True
     path = Path(file).resolve()
     above = name.count(".") + (path.stem == "__init__")
     root = path.parents[min(above, len(path.parents) - 1)]
-    return path.relative_to(root).as_posix() in _recorded(root)
+    return path.relative_to(root).as_posix() in recorded_files(root)
 
 
 @cache
 def _is_installed_folder(folder: str, name: str) -> bool:
-    if _is_library(folder):
+    if is_library_folder(folder):
         return True
     path = Path(folder).resolve()
     root = path.parents[min(name.count("."), len(path.parents) - 1)]
     within = path.relative_to(root).as_posix() + "/"
-    return any(file.startswith(within) for file in _recorded(root))
+    return any(file.startswith(within) for file in recorded_files(root))
 
 
 @cache
-def _is_library(folder: str) -> bool:
+def is_library_folder(folder: str) -> bool:
+    """Return whether a folder is one of Python's library or of installed packages, or below one."""
     path = Path(folder).resolve()
     if not _PACKAGE_FOLDERS.isdisjoint(path.parts):
         return True
@@ -153,7 +149,7 @@ def _library_folders() -> tuple[Path, ...]:
 
 
 @cache
-def _recorded(root: Path) -> frozenset[str]:
+def recorded_files(root: Path) -> frozenset[str]:
     """Return the files that the distributions in a folder list, relative to the folder."""
     files: set[str] = set()
     for record in root.glob("*.dist-info/RECORD"):

@@ -31,13 +31,14 @@ def installed_digest(package: str) -> str:
     package
         Its import name.
     """
-    names = sorted(set(_distributions().get(package, ())))
+    names = sorted(set(distributions_of_packages().get(package, ())))
     listed = [_listed(name) for name in names]
     return json_digest(listed if any(files for _, files in listed) else [names, _read(package)])
 
 
 @cache
-def _distributions() -> dict[str, list[str]]:
+def distributions_of_packages() -> dict[str, list[str]]:
+    """Return the distributions that hold each top-level package."""
     return dict(metadata.packages_distributions())
 
 

@@ -144,7 +144,7 @@ class Sources:
         self, code: CodeType, namespace: dict[str, Any] | None = None
     ) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None:
         """Return the syntax tree of running code; None if its source is unknown or has changed."""
-        file = self._file(code.co_filename, namespace)
+        file = self.file(code.co_filename, namespace)
         node = None if file is None else _function_node(file, code)
         if file is None or node is None:
             return None
@@ -153,7 +153,7 @@ class Sources:
 
     def tree(self, code: CodeType, namespace: dict[str, Any] | None = None) -> ast.Module | None:
         """Return the syntax tree of the file of running code; None if its source is unknown."""
-        file = self._file(code.co_filename, namespace)
+        file = self.file(code.co_filename, namespace)
         return None if file is None else file.tree
 
     def module(self, module: ModuleType) -> Piece | None:
@@ -171,7 +171,7 @@ class Sources:
             trees = [("", file.tree)]
         else:
             trees = [
-                (name, file.tree) for name in sorted(files) if (file := self._file(files[name]))
+                (name, file.tree) for name in sorted(files) if (file := self.file(files[name]))
             ]
         if not trees:
             return None
@@ -196,7 +196,7 @@ class Sources:
         name = file or getattr(module, "__file__", None)
         if name is None or not name.endswith(".py"):
             return None
-        read = self._file(name) if file else self._file_of(module, name)
+        read = self.file(name) if file else self._file_of(module, name)
         if read is None:
             return None
         if file is None:
@@ -224,14 +224,15 @@ class Sources:
     ) -> _File | None:
         """Return the file of a running thing as it was when its source was first read."""
         text = _running_text(thing)
-        return self._file(name, namespace) if text is None else self._text(text, name)
+        return self.file(name, namespace) if text is None else self._text(text, name)
 
     def _text(self, text: str, name: str) -> _File:
         if (text, name) not in self._texts:
             self._texts[text, name] = _parsed(text, name)
         return self._texts[text, name]
 
-    def _file(self, name: str, namespace: dict[str, Any] | None = None) -> _File | None:
+    def file(self, name: str, namespace: dict[str, Any] | None = None) -> _File | None:
+        """Return the parsed file of a name; None if its source is unknown."""
         if name not in self._files:
             linecache.checkcache(name)
             lines = linecache.getlines(name, namespace)

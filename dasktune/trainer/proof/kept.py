@@ -190,7 +190,7 @@ def set_kept(
     list of str
         The paths that were set.
     """
-    kept = _unpacked(proof.get(KEPT, ""))
+    kept = nodes_of(proof.get(KEPT, ""))
     done: list[str] = []
     units = {unit for path in differing if (unit := _unit_of(path, kept, reach)) is not None}
     for unit in sorted(units):
@@ -200,7 +200,7 @@ def set_kept(
         try:
             node = kept[unit] if unit in kept else _scalar_of(proof.get(unit, ""))
             current = holder.space.get(holder.name) if isinstance(holder.space, dict) else None
-            holder.set(_filled(node, current, reach.device))
+            holder.set(value_of(node, current, reach.device))
         except (ValueError, TypeError, AttributeError, RuntimeError, LookupError, SyntaxError):
             continue  # then it stays a difference
         done.append(unit)
@@ -220,7 +220,7 @@ def set_generators(proof: Proof, names: Mapping[str, str], device: str) -> list[
     list of str
         The paths of those that were set.
     """
-    kept = _unpacked(proof.get(KEPT, ""))
+    kept = nodes_of(proof.get(KEPT, ""))
     states = {names[path]: kept[path][1] for path in names if path in kept}
     if states:
         restore_global({**global_states(device), **states}, device)
@@ -279,7 +279,7 @@ def is_scalar(text: str) -> bool:
     return _SCALAR_TEXT.fullmatch(text[1:]) is not None or form[0] in "<>|="
 
 
-def _unpacked(text: str) -> dict[str, Any]:
+def nodes_of(text: str) -> dict[str, Any]:
     """Return the nodes of kept values by path.
 
     Raises
@@ -297,7 +297,7 @@ def _unpacked(text: str) -> dict[str, Any]:
     return nodes if isinstance(nodes, dict) else {}
 
 
-def _filled(node: Any, current: Any, device: str) -> Any:
+def value_of(node: Any, current: Any, device: str) -> Any:
     """Return the value of a node: `current` with other contents where that is possible."""
     if not isinstance(node, tuple):
         return node
@@ -312,7 +312,7 @@ def _filled(node: Any, current: Any, device: str) -> Any:
             restore_generator(current, content)
             return current
         case "iterator":
-            made = iter(*[_filled(item, None, device) for item in content])
+            made = iter(*[value_of(item, None, device) for item in content])
             if extra:
                 made.__setstate__(*extra)
             else:
@@ -328,13 +328,13 @@ def _filled(node: Any, current: Any, device: str) -> Any:
         case "set" | "frozenset":
             made = set(content) if kind == "set" else frozenset(content)
         case "list" | "tuple" | "deque":
-            items = [_filled(item, None, device) for item in content]
+            items = [value_of(item, None, device) for item in content]
             made = deque(items, extra[0]) if kind == "deque" else items
             made = tuple(items) if kind == "tuple" else made
         case _:
             made = _KINDS[kind](*[_FACTORIES.get(name) for name in extra])
             for key, item in content:
-                made[_filled(key, None, device)] = _filled(item, None, device)
+                made[value_of(key, None, device)] = value_of(item, None, device)
     return _moved(made, current)
 
 

@@ -47,7 +47,7 @@ def gone_on(source: BranchingSource, trials: int) -> tuple[list[int], list[Propo
     for trial in range(trials):
         proposal = source.propose(trial)
         sequences = source.accept(trial, proposal).sequences
-        prices.append(source._prices.price(sequences, STEPS))
+        prices.append(source.prices.price(sequences, STEPS))
         proposals.append(json.loads(json.dumps(proposal)))
         source.observe(trial, STEPS, (loss_of(sequences),))
     return prices, proposals
@@ -68,7 +68,7 @@ def test_part_of_the_steps_ignores_prices(
     source = Branching(explore=explore, startup=startup).source(SPACE, 7)
 
     def equal(*arguments: Any) -> Any:
-        prices = [source._prices.price(*state) for state in arguments[3]]
+        prices = [source.prices.price(*state) for state in arguments[3]]
         return np.array([1.0 + 0.001 * (price == STEPS) for price in prices])
 
     monkeypatch.setattr(sampler, "improvements", equal)
@@ -126,7 +126,7 @@ def test_known_space_of_few_points_goes_on_at_random() -> None:
     for trial in range(6):
         source.accept(trial, source.propose(trial))
         source.observe(trial, STEPS, (float(trial),))
-    assert source._prices.price({"lr": Constant(0.1)}, STEPS) == 0
+    assert source.prices.price({"lr": Constant(0.1)}, STEPS) == 0
 
 
 def run(tuner: Random, fed: list[list[Proposal]] | None = None) -> tuple[list[Decision], Any]:

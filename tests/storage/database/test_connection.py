@@ -161,7 +161,7 @@ def test_lost_connection_is_replaced(
 
 def lose_commits(database: Database, end: Callable[[], object], *, is_committed: bool) -> None:
     """Make the server end the next committing connection, before or after the commit."""
-    engine = database._connections.engine
+    engine = database.connections.engine
 
     def lose(connection: sa.Connection) -> None:
         if is_committed:

@@ -603,7 +603,7 @@ def test_tuner_events_use_an_index(tmp_path):
     database = Database(tmp_path / "x.db")
     seen = []
     sa.event.listen(
-        database._connections.engine,
+        database.connections.engine,
         "before_cursor_execute",
         lambda connection, cursor, statement, values, *rest: seen.append((statement, values)),
     )

@@ -15,7 +15,7 @@ from dasktune.storage.buffers import PAGE, Buffer, empty
 from dasktune.storage.files import local
 from dasktune.storage.files.local import LocalFiles
 
-LARGE = local._LARGE_BYTES
+LARGE = local.LARGE_BYTES
 
 
 def content(nbytes: int, start: int = 0) -> Buffer:

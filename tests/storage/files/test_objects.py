@@ -21,7 +21,7 @@ from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.checkpoints import CHECK_PATIENCE, CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.files.local import LocalFiles
-from dasktune.storage.files.objects import ObjectFiles, _modified, _options, open_files
+from dasktune.storage.files.objects import ObjectFiles, modified_of, open_files, options_of
 from dasktune.storage.files.retry import Patience
 from tests.holding import PATIENCE
 from tests.storage.conftest import SERVERS
@@ -210,7 +210,7 @@ class AnnouncingLock:
 def test_memory_listing_while_others_write_is_whole(operation):
     system = MemoryFileSystem(global_store=False, skip_instance_cache=True)
     files = ObjectFiles(system, "/store")
-    lock = files._alone = AnnouncingLock()
+    lock = files.alone = AnnouncingLock()
     for name in ("a", "b", "c"):
         files.replace(f"old/{name}", b"1")
     change = {
@@ -247,6 +247,12 @@ class Remote(MemoryFileSystem):
     def __init__(self):
         super().__init__(global_store=False)
         self.meeting = None
+        self.listed = []
+
+    def find(self, path, **options):
+        """List the files below a folder, and note the folder."""
+        self.listed.append(path)
+        return super().find(path, **options)
 
     def cat_file(self, path, **options):
         """Read a file; wait until another thread reads one, too, if they are to meet."""
@@ -274,23 +280,21 @@ def test_large_folders_are_listed_one_by_one(page, folders, together):
     names = [f"a/{part}/{number}" for part in range(folders) for number in range(3)]
     for name in names:
         files.replace(name, b"")
-    listed = []
-    files._below = lambda path, below=files._below: listed.append(path) or below(path)
     assert sorted(entry.path for entry in files.entries("a")) == names
-    one_by_one = [f"a/{part}" for part in range(folders)]
-    assert sorted(listed) == (["a", "a/0"] if together else one_by_one)
+    one_by_one = [f"/store/a/{part}" for part in range(folders)]
+    assert sorted(system.listed) == (["/store/a", "/store/a/0"] if together else one_by_one)
 
 
 @pytest.mark.parametrize("folders", [0, 1, 2])
 def test_few_folders_are_listed_together(folders):
-    files = ObjectFiles(Remote(), "/store", threads=2, page=0)
+    system = Remote()
+    files = ObjectFiles(system, "/store", threads=2, page=0)
     names = [f"a/{part}/1" for part in range(folders)] or ["a/1"]
     for name in names:
         files.replace(name, b"")
-    listed = []
-    files._below = lambda path, below=files._below: listed.append(path) or below(path)
     assert sorted(entry.path for entry in files.entries("a")) == names
-    assert listed == (["a"] if folders else []), "without folders the first look is all"
+    once = ["/store/a"] if folders else []
+    assert system.listed == once, "without folders the first look is all"
 
 
 # What only servers have.
@@ -633,7 +637,7 @@ def test_a_cache_before_a_store_is_refused(url):
 def test_user_configuration_of_s3_comes_first(monkeypatch):
     chosen = {"config_kwargs": {"read_timeout": 99}, "max_concurrency": 7}
     monkeypatch.setitem(fsspec.config.conf, "s3", chosen)
-    system = open_files("s3://bucket/tuning")._system
+    system = open_files("s3://bucket/tuning").system
     assert system.config_kwargs["read_timeout"] == 99
     assert system.config_kwargs["connect_timeout"] == 5
     assert system.max_concurrency == 7
@@ -641,9 +645,9 @@ def test_user_configuration_of_s3_comes_first(monkeypatch):
 
 def test_only_s3_gets_options(monkeypatch):
     monkeypatch.setattr(fsspec.config, "conf", {"s3": {"anon": True}, "gs": {"token": "anon"}})
-    assert _options("gs") == _options("abfs") == {}
+    assert options_of("gs") == options_of("abfs") == {}
     for protocol in ("s3", "s3a"):
-        options = _options(protocol)
+        options = options_of(protocol)
         assert (options["anon"], options["max_concurrency"]) == (True, 1)
         assert options["config_kwargs"]["retries"]["total_max_attempts"] == 1
 
@@ -659,7 +663,7 @@ def test_only_s3_gets_options(monkeypatch):
     ],
 )
 def test_time_of_a_file_is_found_under_each_name(item, modified):
-    assert _modified(item) == modified
+    assert modified_of(item) == modified
 
 
 class Gateway(fsspec.AbstractFileSystem):
@@ -690,8 +694,8 @@ class OwnRetriesOfS3(OwnRetries):
 
 
 def test_only_retries_of_s3fs_are_switched_off():
-    assert ObjectFiles(OwnRetries("SlowDown"), "bucket")._system.retries == 6
-    assert ObjectFiles(OwnRetriesOfS3("SlowDown"), "bucket")._system.retries == 1
+    assert ObjectFiles(OwnRetries("SlowDown"), "bucket").system.retries == 6
+    assert ObjectFiles(OwnRetriesOfS3("SlowDown"), "bucket").system.retries == 1
 
 
 class Asynchronous(fsspec.AbstractFileSystem):

@@ -6,9 +6,9 @@ import pytest
 from dasktune.errors import ConfigurationError
 from dasktune.trainer.check_resume.check import (
     GPU_TOLERANCE,
-    _effects_beyond,
-    _in_the_end,
     check_resume,
+    effects_beyond,
+    final_differences,
     tolerance_of,
 )
 from dasktune.trainer.check_resume.new_process import CheckJob, StepMeter
@@ -93,6 +93,6 @@ def test_tolerance_is_for_metrics_and_the_last_state(tolerance, paths):
     whole = {"metrics": {3: {"loss": 1.0}}, "final": {"w": np.ones(3), "generators": 1}}
     span = {"split": 2, "stop": 3, "metrics": {3: {"loss": 1.0001}}}
     rest = {"final": {"w": np.ones(3) * 1.0001, "generators": 2}}
-    found = [*_effects_beyond(tolerance, whole, span), *_in_the_end(whole, rest, tolerance)]
+    found = [*effects_beyond(tolerance, whole, span), *final_differences(whole, rest, tolerance)]
     assert [each.path for each in found] == paths
-    assert list(_in_the_end(whole, {}, tolerance)) == []
+    assert list(final_differences(whole, {}, tolerance)) == []

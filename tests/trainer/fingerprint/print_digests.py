@@ -39,7 +39,7 @@ def load(path: Path, text: str) -> ModuleType:
 
 def restore_settings() -> None:
     """Give all settings the values of a new process."""
-    if (options := settings._options_of_builds()) is not None:
+    if (options := settings.options_of_builds()) is not None:
         options.take_back()  # those of a trainer that an earlier test has built
     for setting in SETTINGS.values():
         if setting.module in sys.modules and setting.read() != setting.default:

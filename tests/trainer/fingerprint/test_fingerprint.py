@@ -300,11 +300,11 @@ def test_config_of_other_values_is_refused_with_all_paths():
 def test_file_is_parsed_again_only_after_a_change(tmp_path):
     path = tmp_path / "studied.py"
     path.write_text(STUDY)
-    first = Sources()._file(str(path))
+    first = Sources().file(str(path))
     assert first is not None
-    assert Sources()._file(str(path)) is first
+    assert Sources().file(str(path)) is first
     path.write_text(STUDY + "\nLATER = 1\n")
-    assert Sources()._file(str(path)) is not first
+    assert Sources().file(str(path)) is not first
 
 
 def test_class_without_source_is_refused():

@@ -30,9 +30,9 @@ def module_in(file: str | os.PathLike[str]) -> ModuleType:
 
 def test_modules_of_one_folder_resolve_it_once() -> None:
     package = Path(sysconfig.get_path("purelib"), "made_for_this_test")
-    before = installed._is_library.cache_info().misses
+    before = installed.is_library_folder.cache_info().misses
     assert all(installed.is_installed(module_in(package / f"{n}.py")) for n in range(20))
-    assert installed._is_library.cache_info().misses == before + 1
+    assert installed.is_library_folder.cache_info().misses == before + 1
 
 
 def test_module_of_a_study_is_not_installed(tmp_path: Path) -> None:

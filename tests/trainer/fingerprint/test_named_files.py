@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from dasktune.trainer import Fingerprint, fingerprint
 from dasktune.trainer.fingerprint import data
@@ -122,17 +123,17 @@ def test_unread_files_leave_the_fingerprint(write: Callable[[str, str], None]) -
 def test_settled_file_is_read_once(
     write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads: list[Path] = []
-    read = data._read_digest
+    reads: list[object] = []
 
-    def counted(path: Path, status: os.stat_result) -> str:
-        reads.append(path)
-        return read(path, status)
+    def counted(**options: Any) -> Any:
+        reads.append(options)
+        return blake3(**options)
 
-    monkeypatch.setattr(data, "_read_digest", counted)
+    monkeypatch.setattr(data, "blake3", counted)
     digests = {data_digest("net.yaml") for _ in range(2)}
     assert len(reads) == 2, "a change at this moment might leave the times as they are"
-    monkeypatch.setattr(data, "_SETTLED_NS", 0)
+    later = time.time_ns() + 10 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: later)
     digests |= {data_digest("net.yaml") for _ in range(3)}
     assert len(reads) == 3
     write("net.yaml", "width: 22")

@@ -32,8 +32,9 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     def forget() -> None:
         for name in ("own_package", "study_of_package"):
             sys.modules.pop(name, None)
-        for cached in (packages.installed_digest, packages._distributions, installed._recorded):
-            cached.cache_clear()
+        packages.installed_digest.cache_clear()
+        packages.distributions_of_packages.cache_clear()
+        installed.recorded_files.cache_clear()
         importlib.invalidate_caches()
 
     def install(

@@ -19,7 +19,7 @@ import dasktune as dt
 from dasktune.errors import ResumeError
 from dasktune.storage.codec import decode, encode
 from dasktune.trainer.lifecycle import TrainerRun
-from dasktune.trainer.proof.kept import KEPT, Keeper, _filled, _unpacked
+from dasktune.trainer.proof.kept import KEPT, Keeper, nodes_of, value_of
 from dasktune.trainer.proof.proof import packed, unpacked
 from dasktune.trainer.proof.remedies import Proving
 
@@ -543,15 +543,15 @@ def shown(value: Any) -> Any:
 def test_a_plain_value_is_kept_as_it_was(value: Any) -> None:
     keeper = Keeper(())
     keeper.add("trainer.x", value)
-    nodes = _unpacked(keeper.text)
-    assert shown(_filled(nodes["trainer.x"], None, "cpu")) == shown(value)
+    nodes = nodes_of(keeper.text)
+    assert shown(value_of(nodes["trainer.x"], None, "cpu")) == shown(value)
 
 
 def test_containers_keep_their_identity() -> None:
     losses: list[float] = [1.0]
     keeper = Keeper(())
     keeper.add("trainer.losses", [1.0, 2.0])
-    assert _filled(_unpacked(keeper.text)["trainer.losses"], losses, "cpu") is losses
+    assert value_of(nodes_of(keeper.text)["trainer.losses"], losses, "cpu") is losses
     assert losses == [1.0, 2.0]
 
 
