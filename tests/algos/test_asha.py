@@ -18,7 +18,8 @@ from dasktune.algos.asha import ASHA
 from dasktune.algos.samplers import RandomSource
 from dasktune.errors import ConfigurationError
 from dasktune.space import Float, Space
-from dasktune.types import Decision, Extend, Finish, Register, Report
+from dasktune.types import Decision, Extend, Finish, Register
+from tests.algos.reports import arrived
 
 SPACE = Space(x=Float(0.0, 1.0))
 
@@ -93,10 +94,6 @@ class Queue:
 
     def dropped(self, job: Job) -> None:
         self.take(self.tuner.tell_failure(job[0]))
-
-
-def arrived(trial: int, step: int, loss: float) -> Report:
-    return Report(trial=trial, step=step, metrics={"loss": loss}, losses=(loss,))
 
 
 def run(
@@ -359,7 +356,7 @@ def test_an_infinite_horizon_goes_as_far_as_the_trials_reach() -> None:
 
 
 def reported(tuner: ASHA, trial: int, step: int, loss: float) -> list[Decision]:
-    return tuner.tell(Report(trial=trial, step=step, metrics={"loss": loss}, losses=(loss,)))
+    return tuner.tell(arrived(trial, step, loss))
 
 
 def after_four(tuner: ASHA) -> None:

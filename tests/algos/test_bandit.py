@@ -13,7 +13,8 @@ import dasktune as dt
 from dasktune.algos.bandit import Bandit
 from dasktune.errors import ConfigurationError
 from dasktune.space import Float, Space
-from dasktune.types import Decision, Extend, Finish, Now, Rank, Report, Step, Stop, Value
+from dasktune.types import Decision, Extend, Finish, Now, Rank, Report, Step, Stop
+from tests.algos.reports import accuracy
 
 SPACE = Space(lr=Float(0.01, 1.0))
 MOST = 30
@@ -181,12 +182,6 @@ def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         Bandit(SPACE, trials=0, max_steps=0, slack=-1, every=0, bounds=(1, 1), grace=0)
     assert len(caught.value.problems) == 6
-
-
-def accuracy(values: Mapping[str, Value], step: Step) -> float:
-    lr = values["lr"]
-    assert isinstance(lr, float)
-    return (1 - abs(lr - 0.3)) ** 3 * step / (step + 3)
 
 
 @pytest.mark.parametrize("workers", [1, 4, 30])

@@ -25,6 +25,7 @@ from dasktune.types import (
     Stop,
     Value,
 )
+from tests.algos.reports import accuracy
 
 SPACE = Space(lr=Float(0.01, 1.0))
 MOST = 40
@@ -256,12 +257,6 @@ def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         EarlyTerm(SPACE, trials=0, max_steps=0, every=0, delta=0, bounds=(1, 1), predictor="pop")
     assert len(caught.value.problems) == 6
-
-
-def accuracy(values: Mapping[str, Value], step: Step) -> float:
-    lr = values["lr"]
-    assert isinstance(lr, float)
-    return (1 - abs(lr - 0.3)) ** 3 * step / (step + 3)
 
 
 def loss(values: Mapping[str, Value], step: Step) -> float:

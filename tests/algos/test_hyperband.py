@@ -9,17 +9,10 @@ import pytest
 from dasktune.algos.hyperband import AsyncHyperband, Hyperband, loop
 from dasktune.errors import ConfigurationError
 from dasktune.space import Float, Space
-from dasktune.types import Decision, Extend, Finish, Register, Report
+from dasktune.types import Extend, Finish, Register
+from tests.algos.reports import arrived, extends
 
 SPACE = Space(x=Float(0.0, 1.0))
-
-
-def arrived(trial: int, step: int, loss: float) -> Report:
-    return Report(trial=trial, step=step, metrics={"loss": loss}, losses=(loss,))
-
-
-def extends(decisions: list[Decision]) -> list[tuple[int, int]]:
-    return [(one.trial, one.until) for one in decisions if isinstance(one, Extend)]
 
 
 def run(tuner: Hyperband | AsyncHyperband, workers: int = 1) -> dict[int, list[int]]:

@@ -19,7 +19,8 @@ from dasktune.graph.cost import cost_of
 from dasktune.sequences import Constant, Exponential, Joined, Linear, Sequence
 from dasktune.space import Branch, Choice, Family, Float, Int, Space
 from dasktune.space.define_by_run import Suggesting
-from dasktune.types import Decision, Extend, Finish, Register, Report, Step, Stop, Value
+from dasktune.types import Decision, Extend, Finish, Register, Step, Stop, Value
+from tests.algos.reports import arrived
 from tests.effort import examples
 
 SPACE = Space(
@@ -33,10 +34,6 @@ SPACE = Space(
 def make(**changes: object) -> PBT:
     arguments: dict[str, object] = {"population": 5, "max_steps": 6, "every": 2, **changes}
     return PBT(SPACE, **arguments)  # type: ignore[arg-type]
-
-
-def report(trial: int, step: Step, loss: float) -> Report:
-    return Report(trial=trial, step=step, metrics={"loss": loss}, losses=(loss,))
 
 
 class Driver:
@@ -59,7 +56,7 @@ class Driver:
         self.reached[trial] = step
         if step == self.tuner.max_steps:
             self.living.remove(trial)
-        return self.take(self.tuner.tell(report(trial, step, loss)))
+        return self.take(self.tuner.tell(arrived(trial, step, loss)))
 
     def fail(self, trial: int) -> list[Decision]:
         del self.wanted[trial]

@@ -12,7 +12,8 @@ from dasktune.algos.curves import Persistence
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, MultiStep
 from dasktune.space import Float, Space
-from dasktune.types import Predict, Report
+from dasktune.types import Predict
+from tests.algos.reports import arrived
 
 SPACE = Space(eta=[MultiStep(0.5, milestones=[4], gamma=0.5), Constant(0.3)], lr=Float(1.0, 2.0))
 TUNERS = (EarlyTerm, POP)
@@ -73,9 +74,7 @@ def test_prediction_is_asked_for_with_the_named_rate() -> None:
     for step in (2, 4):
         for trial in range(4):
             loss = 1.0 / (1 + trial + step)
-            told += tuner.tell(
-                Report(trial=trial, step=step, metrics={"loss": loss}, losses=(loss,))
-            )
+            told += tuner.tell(arrived(trial, step, loss))
     asked = [decision.trial for decision in told if isinstance(decision, Predict)]
     assert asked
     assert tuner.question(asked[0]).curve.rates == rates(tuner)[asked[0]]

@@ -24,6 +24,7 @@ from dasktune.algos.stopping import (
 from dasktune.errors import ConfigurationError
 from dasktune.space import Float, Space
 from dasktune.types import Decision, Extend, Finish, Rank, Register, Report, Step, Stop, Value
+from tests.algos.reports import arrived
 
 SPACE = Space(lr=Float(0.01, 1.0))
 
@@ -40,7 +41,7 @@ def patient(trials: int = 2, **changes: object) -> PatienceStopping:
 
 def tell(tuner: StoppingTuner, trial: int, step: Step, loss: float) -> list[Decision]:
     """Return the decisions after a report, without the rank of a trial that goes on."""
-    report = Report(trial=trial, step=step, metrics={"loss": loss}, losses=(loss,))
+    report = arrived(trial, step, loss)
     decisions = tuner.tell(report)
     ranks = [one for one in decisions if isinstance(one, Rank)]
     assert ranks in ([], [Rank(trial=trial, priority=step)])

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from dasktune.algos.stopping_asha import StoppingASHA
 from dasktune.errors import ConfigurationError
 from dasktune.space import Float, Space
-from dasktune.types import Decision, Extend, Finish, Rank, Register, Report, Stop
+from dasktune.types import Decision, Extend, Finish, Rank, Register, Stop
+from tests.algos.reports import arrived
 
 SPACE = Space(x=Float(0.0, 1.0))
 
@@ -26,10 +27,6 @@ def begun(trials: int = 8, max_steps: int = 4, eta: int = 2) -> StoppingASHA:
     tuner = make(trials, max_steps, eta)
     tuner.ask(1)
     return tuner
-
-
-def arrived(trial: int, step: int, loss: float) -> Report:
-    return Report(trial=trial, step=step, metrics={"loss": loss}, losses=(loss,))
 
 
 def on(trial: int, rung: int = 1) -> list[Decision]:

@@ -15,7 +15,8 @@ from dasktune.algos.sha import SHA
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Warmup
 from dasktune.space import Float, Space
-from dasktune.types import Decision, Extend, Finish, Register, Report
+from dasktune.types import Decision, Extend, Finish, Register
+from tests.algos.reports import arrived, extends
 
 SPACE = Space(x=Float(0.0, 1.0))
 GRID = Space(lr=[0.1, 0.2, 0.3, 0.4], momentum=[0.0, 0.9])
@@ -23,14 +24,6 @@ GRID = Space(lr=[0.1, 0.2, 0.3, 0.4], momentum=[0.0, 0.9])
 
 class LearningSource(RandomSource):
     learns = True
-
-
-def arrived(trial: int, step: int, loss: float) -> Report:
-    return Report(trial=trial, step=step, metrics={"loss": loss}, losses=(loss,))
-
-
-def extends(decisions: list[Decision]) -> list[tuple[int, int]]:
-    return [(one.trial, one.until) for one in decisions if isinstance(one, Extend)]
 
 
 def figure_one(s: int = 0) -> SHA:
