@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 from distributed.comm import core
 from tornado.ioloop import IOLoop
 
@@ -34,10 +34,10 @@ from dasktune._cluster.local import local_client
 from dasktune._driver.retention.kept_ends import SWITCH as OMIT_SWITCH
 from dasktune.storage import checkpoints
 from dasktune.trainer.check_switch import SWITCH
-from dasktune.trainer.isolation import give_own_generator
 from tests import services, slurm_server
 from tests.effort import register_profiles
 from tests.forked import fork_workers
+from tests.in_process import client_of_threads
 
 register_profiles()
 
@@ -219,23 +219,16 @@ def chromium() -> str:
 
 @pytest.fixture(scope="module")
 def two_threads() -> Iterator[Client]:
-    """Return a client of two workers in this process: for trainers that need none of their own.
+    """Return a client of two workers in this process: for trainers that need none of their own."""
+    with client_of_threads(2) as client:
+        yield client
 
-    What Dask's threads draw at random meanwhile does not move the generators of the tests.
-    """
-    give_own_generator()
-    with (
-        LocalCluster(
-            processes=False,
-            n_workers=2,
-            threads_per_worker=1,
-            host="127.0.0.1",
-            protocol="tcp://",
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster) as connected,
-    ):
-        yield connected
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[Client]:
+    """Return a client of one worker in this process, which trains in one thread."""
+    with client_of_threads(1) as client:
+        yield client
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 from dasktune._study.create import create_study
 from dasktune.algos import Grid
@@ -14,6 +14,7 @@ from dasktune.space import Space
 from tests.chaos.builtin import Descent
 from tests.chaos.lone import Alone
 from tests.chaos.witness import PATH, dask_setup, read
+from tests.in_process import client_of_threads
 
 CALM = {"pace": 0}
 
@@ -21,18 +22,8 @@ CALM = {"pace": 0}
 @pytest.fixture
 def one_thread() -> Iterator[Client]:
     """Return a client of one worker in this process: two would write into one file."""
-    with (
-        LocalCluster(
-            processes=False,
-            n_workers=1,
-            threads_per_worker=1,
-            host="127.0.0.1",
-            protocol="tcp://",
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster) as connected,
-    ):
-        yield connected
+    with client_of_threads(1) as client:
+        yield client
 
 
 def test_witness_writes_each_step_with_its_state_digest(

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import dasktune as dt
 from dasktune._study.study import Study
@@ -26,7 +25,6 @@ from dasktune.trainer.check_resume.verdict import verdict
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.code import pack, unpack
 from dasktune.trainer.given import as_trainer
-from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.lifecycle import run_alone
 from dasktune.types import TrialState
 from tests.forked import run_forked
@@ -204,24 +202,6 @@ def differing(study: Study, kind: type) -> list[int]:
 
 def errors_of(study: Study) -> list[str]:
     return [str(trial.error) for trial in study.trials if trial.state is TrialState.FAIL]
-
-
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[Client]:
-    """Return a client of one worker in this process, which trains in one thread."""
-    give_own_generator()
-    with (
-        LocalCluster(
-            processes=False,
-            n_workers=1,
-            threads_per_worker=1,
-            host="127.0.0.1",
-            protocol="tcp://",
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster) as connected,
-    ):
-        yield connected
 
 
 def test_table_has_every_kind_once() -> None:
