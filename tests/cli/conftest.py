@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from distributed import Client
+from typer.testing import CliRunner, Result
 
+from dasktune.cli import app
 from dasktune.cli.study_file import load
 from tests.forked import run_forked
 from tests.holding import wait_until
@@ -89,6 +91,11 @@ PROGRAM = [sys.executable, "-c", "from dasktune.cli import main; main()"]
 PATIENCE = 120.0
 
 
+def command(*arguments: str) -> Result:
+    """Run the command to its end in this process."""
+    return CliRunner().invoke(app, arguments)
+
+
 @dataclass(frozen=True)
 class Folder:
     """A folder with a study file, in which the command is run."""
@@ -149,6 +156,13 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+@pytest.fixture
+def at_home(folder: Folder) -> Iterator[None]:
+    """Work in the study file's folder; forget what was imported from there."""
+    with working_in(folder.path):
+        yield
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,10 @@ from typer.testing import CliRunner, Result
 from dasktune.cli import app
 from dasktune.cli.study_file import load
 from dasktune.trainer import data_digest, fingerprint
-from tests.study_folder import working_in
 
-from .conftest import Folder
+pytestmark = pytest.mark.usefixtures("at_home")
 
 SEEDED = "        metric=metric,\n", "        metric=metric,\n        seed=3,\n"
-
-
-@pytest.fixture(autouse=True)
-def at_home(folder: Folder) -> Iterator[None]:
-    """Work in the study file's folder; forget what was imported from there."""
-    with working_in(folder.path):
-        yield
 
 
 def command(*arguments: str) -> Result:

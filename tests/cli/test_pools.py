@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from dasktune.cli import app
 from dasktune.cli.pools import PoolOptions
 from dasktune.simulate import Trace
 from tests.study_folder import working_in
+
+from .conftest import command
 
 STUDY = """
 import dasktune as dt
@@ -59,10 +59,6 @@ def at_home(tmp_path: Path) -> Iterator[None]:
     Trace.from_arrays({"loss": curves}, configurations=models).save(tmp_path / "t.npz")
     with working_in(tmp_path):
         yield
-
-
-def command(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 def simulated(*arguments: str) -> dict[str, object]:

@@ -7,12 +7,11 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
-from dasktune.cli import app
 from tests.forked import run_forked
 from tests.study_folder import working_in
+
+from .conftest import command
 
 FILE = """
 import dasktune as dt
@@ -45,10 +44,6 @@ def write_lab(folder: Path, arguments: str = "") -> Path:
     (lab / "tune.py").write_text(FILE)
     (lab / "place.py").write_text(PLACE.format(arguments))
     return lab
-
-
-def command(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
 
 
 def run_script(lab: Path, cwd: Path) -> None:

@@ -6,22 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import dasktune as dt
-from dasktune.cli import app
 from dasktune.simulate import Trace
 
-from .conftest import UNIQUE, Folder
+from .conftest import UNIQUE, Folder, command
 
 STORE = "runs/counting"
 
 
 pytestmark = pytest.mark.usefixtures("trained")
-
-
-def command(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
 
 
 @pytest.mark.parametrize("target", ["counting.py", STORE, f"{STORE}/dasktune.db"])

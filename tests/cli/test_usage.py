@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from dasktune.cli import app
 from dasktune.cli.study_file import load, parse_config
 from dasktune.errors import ConfigurationError
-from tests.study_folder import working_in
 
-from .conftest import Folder
+from .conftest import command
+
+pytestmark = pytest.mark.usefixtures("at_home")
 
 HEAD = "import dasktune as dt\nfrom counting import Counting, study, tuner\n"
 SPACE = "dt.Space(\n        lr=[dt.sequences.MultiStep(0.1, milestones=[5, 3], gamma=0.1)])"
-
-
-@pytest.fixture(autouse=True)
-def at_home(folder: Folder) -> Iterator[None]:
-    """Work in the study file's folder; forget what was imported from there."""
-    with working_in(folder.path):
-        yield
-
-
-def command(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 def write(text: str, name: str = "file.py") -> str:
