@@ -30,7 +30,7 @@ from dasktune.types import TrialState
 from tests.forked import run_forked
 from tests.pages import DOCS, as_module, blocks, page_text, python_blocks, script
 from tests.study_folder import working_in
-from tests.toy_trainers import Adding
+from tests.toy_trainers import Adding, Falling
 
 TUNERS = python_blocks("tuners.md")
 
@@ -337,28 +337,6 @@ def test_the_loop_in_the_page_tunes(shown: dict[str, Any]) -> None:
     assert len(trials) == 32
     assert {one.state for one in trials} == {TrialState.COMPLETE, TrialState.PRUNED}
     assert shown["found"].summary()["trials"] == 32
-
-
-class Falling(dt.Trainer):
-    """A loss that falls with the learning rate."""
-
-    def build(self, hp: Mapping[str, Any]) -> None:
-        self.loss = 1.0
-
-    def setup(self, hp: Mapping[str, Any]) -> None:
-        self.lr = hp.get("lr", getattr(self, "lr", None))
-
-    def train(self) -> None:
-        self.loss *= 1 - self.lr / 2
-
-    def evaluate(self) -> dict[str, float]:
-        return {"loss": self.loss}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"loss": self.loss, "lr": self.lr}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.loss, self.lr = state["loss"], state["lr"]
 
 
 def test_the_run_in_the_page_runs(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 import dasktune as dt
 from dasktune.errors import ConfigurationError, TrainerError, name_problems
 from dasktune.sequences import Constant, Piecewise
 from dasktune.trainer import run_alone
+from tests.toy_trainers import Adding
 
 UNFIT = ("a\0b", "a\nb", "\x1b[31m", "a\x9b31m", "\udc80")
 
@@ -30,24 +28,11 @@ def test_no_hyper_parameter_is_named_by_what_cannot_be_shown(name: str) -> None:
         dt.algos.Random(lambda trial: {"lr": trial.suggest_int(name, 1, 2)}, trials=1, max_steps=1)
 
 
-class Naming(dt.Trainer):
-    def build(self, hp: Mapping[str, Any]) -> None:
-        self.steps = 0
-
-    def setup(self, hp: Mapping[str, Any]) -> None:
-        pass
-
-    def train(self) -> None:
-        self.steps += 1
+class Naming(Adding):
+    """Has a metric whose name its config says."""
 
     def evaluate(self) -> dict[str, float]:
         return {"loss": 0.0, self.config["metric"]: 1.0}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.steps = state["steps"]
 
 
 @pytest.mark.parametrize("name", UNFIT)

@@ -30,11 +30,25 @@ class Adding(dt.Trainer):
         self.total = state["total"]
 
 
-class Still(Adding):
-    """Has the same loss after every step."""
+class Counting(Adding):
+    """Counts its steps, whatever its values are; the loss is their number."""
 
     def setup(self, hp: Mapping[str, Any]) -> None:
         self.lr = 1.0
+
+
+class Falling(Adding):
+    """Loses a share of its loss at each step: the learning rate."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        self.total = 1.0
+
+    def train(self) -> None:
+        self.total -= self.lr * self.total
+
+
+class Still(Counting):
+    """Has the same loss after every step."""
 
     def evaluate(self) -> dict[str, float]:
         return {"loss": 1.0}

@@ -19,6 +19,7 @@ from dasktune.cli.target import RunSettings, run_settings
 from dasktune.sequences import Constant
 from tests.holding import wait_until
 from tests.pages import blocks, python_blocks
+from tests.toy_trainers import Counting
 
 from .conftest import PATIENCE, Folder
 
@@ -27,25 +28,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.process]
 PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
 
 
-class Digits(dt.Trainer):
-    """Counts its steps."""
-
-    def build(self, hp: Any) -> None:
-        self.steps = 0
-
-    def setup(self, hp: Any) -> None: ...
-
-    def train(self) -> None:
-        self.steps += 1
+class Digits(Counting):
+    """Has another loss on a GPU."""
 
     def evaluate(self) -> dict[str, float]:
-        return {"loss": float(self.device == "cuda") + self.steps}
-
-    def state_dict(self) -> dict[str, object]:
-        return {"steps": self.steps}
-
-    def load_state_dict(self, state: Any) -> None:
-        self.steps = state["steps"]
+        return {"loss": float(self.device == "cuda") + self.total}
 
 
 class Net(dt.TorchTrainer):

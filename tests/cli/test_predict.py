@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from distributed import Client
@@ -22,6 +21,7 @@ from dasktune.cli.study_file import load
 from dasktune.sequences import Constant, Piecewise
 from dasktune.types import Direction, TrialState
 from tests.study_folder import working_in
+from tests.toy_trainers import Counting
 
 from .conftest import STUDY_FILE
 
@@ -166,33 +166,11 @@ def test_predict_refuses_complete_trials_and_empty_folders(
     assert list(tmp_path.iterdir()) == []
 
 
-class Climbing(dt.Trainer):
-    """A height that grows by one a step."""
-
-    def build(self, hp: Mapping[str, Any]) -> None:
-        self.height = 0.0
-
-    def setup(self, hp: Mapping[str, Any]) -> None:
-        pass
-
-    def train(self) -> None:
-        self.height += 1.0
-
-    def evaluate(self) -> dict[str, float]:
-        return {"height": self.height}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"height": self.height}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.height = state["height"]
-
-
 def test_predict_uses_the_target_of_the_trials_tuner_by_default(
     two_threads: Client, tmp_path: Path
 ) -> None:
     study = dt.create_study(
-        Climbing, name="climb", storage=tmp_path, metric="height", direction="maximize"
+        Counting, name="climb", storage=tmp_path, metric="loss", direction="maximize"
     )
     space = dt.Space(side=dt.Choice([1, 2]))
     for tuner in (

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgpack
 import pytest
 
-import dasktune as dt
 from dasktune._worker.host import StageHost
 from dasktune._worker.job import Job, StageSpec
 from dasktune._worker.messages import StageFailed, StageMessage, to_wire
 from dasktune.graph.keys import Chain
 from dasktune.sequences import Constant
+from tests.toy_trainers import Adding
 
 
-class Failing(dt.Trainer):
-    def build(self, hp: Mapping[str, Any]) -> None:
-        pass
-
-    def setup(self, hp: Mapping[str, Any]) -> None:
-        pass
-
+class Failing(Adding):
     def train(self) -> None:
         raise ValueError(f"cannot read {self.config['path']}")
-
-    def evaluate(self) -> dict[str, float]:
-        return {"loss": 0.0}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        pass
 
 
 @pytest.mark.parametrize(

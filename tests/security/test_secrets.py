@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,30 +21,18 @@ from dasktune.cli.commands import app
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.sequences import Constant
 from tests.services import S3Server
+from tests.toy_trainers import Adding
 
 SECRET, TOKEN, PASSWORD = "wJalrXUtnFEMIsecret", "IQoJb3JpZ2luTOKEN", "letmein-please%21now"
 
 
-class Counting(dt.Trainer):
-    def build(self, hp: Mapping[str, Any]) -> None:
-        self.steps = 0
-
-    def setup(self, hp: Mapping[str, Any]) -> None:
-        self.lr = hp["lr"]
+class Signing(Adding):
+    """Says, where its rate is negative, what it has signed with."""
 
     def train(self) -> None:
-        self.steps += 1
+        super().train()
         if self.lr < 0:
             raise ValueError(f"{self.config['says']}: signed with {os.environ.get('PGPASSWORD')}")
-
-    def evaluate(self) -> dict[str, float]:
-        return {"loss": self.lr}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.steps = state["steps"]
 
 
 class Commands(dt.Callback):
@@ -100,7 +87,7 @@ def test_keys_of_a_bucket_are_found_nowhere(
     caplog.set_level(logging.DEBUG)
     with local_client(1) as client, logs.configure("all.log", "json", "DEBUG"):
         study = dt.create_study(
-            Counting,
+            Signing,
             name="secrets",
             storage=f"s3://{bucket}/tuning",
             metric="loss",
@@ -134,7 +121,7 @@ def test_stored_traceback_has_no_credentials_of_the_process(
 ) -> None:
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     study = dt.create_study(
-        Counting, name="told", storage=tmp_path, metric="loss", config={"says": "denied"}
+        Signing, name="told", storage=tmp_path, metric="loss", config={"says": "denied"}
     )
     space = dt.Space(lr=[Constant(-1.0)])
     study.optimize(dt.algos.Grid(space, max_steps=1), workers=1, progress=False)

@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from distributed import Client
 
 import dasktune as dt
 from dasktune.sequences import Constant, MultiStep
 from dasktune.simulate import Trace
+from tests.toy_trainers import Falling
 
 RATES = [Constant(0.1), Constant(0.4), MultiStep(0.1, milestones=[4], gamma=2.0)]
 UNIQUE = 10 + 10 + 6
 
 
-class Fall(dt.Trainer):
-    """Comes down by a share of its height at each step."""
-
-    def build(self, hp: Mapping[str, Any]) -> None:
-        self.height = 1.0
-
-    def setup(self, hp: Mapping[str, Any]) -> None:
-        self.lr = hp["lr"]
-
-    def train(self) -> None:
-        self.height -= self.lr * self.height
-
-    def evaluate(self) -> dict[str, float]:
-        return {"height": self.height}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"height": self.height}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.height = state["height"]
-
-
 def test_trace_of_processes_is_simulated_equally(tmp_path: Path, four_workers: Client) -> None:
     study = dt.create_study(
-        Fall, name="fall", metric="height", direction="minimize", storage=tmp_path
+        Falling, name="fall", metric="loss", direction="minimize", storage=tmp_path
     )
     tuner = dt.algos.Grid(dt.Space(lr=RATES), max_steps=10)
     study.optimize(tuner, client=four_workers, progress=False)

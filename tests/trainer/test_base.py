@@ -2,26 +2,11 @@ import pytest
 
 from dasktune.errors import TrainerError
 from dasktune.trainer.base import METHODS, Trainer, problems_of
-
-
-class Complete(Trainer):
-    def build(self, hp): ...
-
-    def setup(self, hp): ...
-
-    def train(self): ...
-
-    def evaluate(self):
-        return {}
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state): ...
+from tests.toy_trainers import Adding
 
 
 def test_a_complete_trainer_has_no_problems():
-    assert problems_of(Complete) == ()
+    assert problems_of(Adding) == ()
 
 
 def test_class_without_the_base_is_accepted():
@@ -36,14 +21,14 @@ def test_each_missing_method_is_named(method):
 
 
 def test_inherited_method_counts_as_missing():
-    class NoState(Complete):
+    class NoState(Adding):
         state_dict = Trainer.state_dict
 
     assert problems_of(NoState) == ("NoState must define state_dict()",)
 
 
 def test_all_problems_are_returned():
-    class Bad(Complete):
+    class Bad(Adding):
         train = 3
         evaluate = None
         ignored_config = "data"
@@ -59,13 +44,13 @@ def test_all_problems_are_returned():
 
 
 def test_init_with_defaults_is_accepted():
-    class Fine(Complete):
+    class Fine(Adding):
         def __init__(self, path="x", *args, **kwargs): ...
 
     assert problems_of(Fine) == ()
 
 
-@pytest.mark.parametrize("thing", [3, "Trainer", Complete()])
+@pytest.mark.parametrize("thing", [3, "Trainer", Adding()])
 def test_other_values_than_classes_are_refused(thing):
     (problem,) = problems_of(thing)
     assert problem.startswith("the trainer must be a class or a function, got ")
