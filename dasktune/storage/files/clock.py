@@ -32,7 +32,14 @@ def store_time(files: Files) -> float:
     return times.get(CLOCK, 0.0)
 
 
-def store_clock(files: Files) -> Callable[[], float]:
+def elapsed() -> float:
+    """Return seconds that only grow, if possible also while the machine is suspended."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+def store_clock(files: Files, elapsed: Callable[[], float] = elapsed) -> Callable[[], float]:
     """Return a clock that shows the store's time (epoch seconds), and that nobody sets.
 
     It shows this machine's time of now, and what has passed since, if the store does not answer or
@@ -42,12 +49,5 @@ def store_clock(files: Files) -> Callable[[], float]:
         began = store_time(files) or time.time()
     except OSError:
         began = time.time()
-    before = _elapsed()
-    return lambda: began + _elapsed() - before
-
-
-def _elapsed() -> float:
-    """Return seconds that only grow, if possible also while the machine is suspended."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+    before = elapsed()
+    return lambda: began + elapsed() - before

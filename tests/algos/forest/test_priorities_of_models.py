@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from statistics import pstdev
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import dasktune as dt
 from dasktune.algos import ASHA, POP, Random
-from dasktune.algos.forest import extra, priority
+from dasktune.algos.forest import priority
 from dasktune.algos.forest.priority import Priority
 from dasktune.algos.forest.source import Forest, ForestSource
 from dasktune.errors import ConfigurationError
@@ -198,7 +199,7 @@ def test_unknown_priority_is_refused() -> None:
 
 
 def test_missing_scikit_learn_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'dasktune\[forest\]'"):
         Forest()
     Forest(priority=False)

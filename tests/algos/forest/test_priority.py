@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -77,10 +78,10 @@ def test_repeats_of_points_do_not_raise_the_priority() -> None:
 
 
 def test_scikit_learn_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'dasktune\[forest\]'"):
         extra.require()
-    monkeypatch.setitem(__import__("sys").modules, "sklearn.gaussian_process", None)
+    monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'dasktune\[forest\]'"):
         question(wave).answer()
 

@@ -57,12 +57,9 @@ def test_time_is_that_of_a_file_written_now(tmp_path: Path) -> None:
     assert store_time(Ahead(tmp_path, ahead=None)) == 0
 
 
-def test_clock_goes_on_from_the_time_of_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clock_goes_on_from_the_time_of_the_store(tmp_path: Path) -> None:
     elapsed = [50.0]
-    monkeypatch.setattr("dasktune.storage.files.clock._elapsed", lambda: elapsed[0])
-    clock = store_clock(Ahead(tmp_path))
+    clock = store_clock(Ahead(tmp_path), lambda: elapsed[0])
     began = clock()
     assert began == near(AHEAD)
     elapsed[0] += 7

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from dasktune.trainer import data_digest, fingerprint
-from dasktune.trainer.fingerprint import read_files
 from dasktune.trainer.fingerprint.fingerprint import differing, taken
 from dasktune.trainer.fingerprint.named_files import MOST_BYTES
 from dasktune.trainer.fingerprint.read_files import (
@@ -149,15 +148,14 @@ def test_a_large_file_counts_by_its_size_and_is_named(folder: Path) -> None:
     assert kept_files([("big.npy", True)], Identified, {}) == {}
 
 
-def test_files_above_the_limit_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_files, "MOST_FILES", 2)
-    for name in "abc":
-        (folder / name).write_text(name)
-    files = kept(*(folder / name for name in "abc"))
-    assert list(files) == [str(folder / name) for name in "ab"]
-    assert uncovered_files(files, Adding, ()) == ["files after the first 2"]
+def test_files_above_the_limit_are_named(folder: Path) -> None:
+    paths = [folder / f"{number}.txt" for number in range(MOST_FILES + 1)]
+    for path in paths:
+        path.touch()
+    files = kept(*paths)
+    assert list(files) == [str(path) for path in paths[:MOST_FILES]]
+    assert uncovered_files(files, Adding, ()) == ["files after the first 1,000"]
     assert uncovered_files(files, Identified, ()) == []
-    assert MOST_FILES == 1000
 
 
 def test_a_file_that_cannot_be_read_is_missing(folder: Path) -> None:
