@@ -113,6 +113,8 @@ def uses_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield from ((node.lineno, alias.name) for alias in names)
             case ast.Call(args=[_, ast.Constant(value=str(name)), *_]):
                 yield node.lineno, name
+            case ast.Call(args=[ast.Constant(value=str(name)), *_]) if "dasktune." in name:
+                yield node.lineno, name.rpartition(".")[2]
 
 
 def private_uses(tree: ast.AST, defined: frozenset[str]) -> dict[str, int]:
@@ -151,6 +153,7 @@ def test_tests_use_no_private_names(defined: frozenset[str]) -> None:
         ("from dasktune.part import _loop", {"_loop"}),
         ("from another.part import _loop", set()),
         ("monkeypatch.setattr(part, '_loop', None)", {"_loop"}),
+        ("monkeypatch.setattr('dasktune.part._loop', None)", {"_loop"}),
         ("self._loop, cls._loop, part._other", set()),
         ("class Own:\n    def _loop(self): ...\nOwn()._loop()", set()),
         ("class Own:\n    def __init__(self): self._loop = 1\nOwn()._loop", set()),
