@@ -226,6 +226,17 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put commands of SLURM into the PATH that do nothing; return their folder."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sbatch", "squeue", "scancel"):
+        (folder / name).touch(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+@pytest.fixture
 def folder(tmp_path: Path, slurm: Slurm) -> Iterator[Folder]:
     """Return a folder with a study file; what still runs at the end is killed."""
     (tmp_path / "walk.py").write_text(STUDY_FILE)

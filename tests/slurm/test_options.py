@@ -18,16 +18,7 @@ from dasktune.slurm.options import pools_of, seconds_of
 from dasktune.slurm.workers import check_accepted, job_options
 from tests.pages import python_blocks
 
-
-@pytest.fixture(autouse=True)
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put commands of SLURM into the PATH that do nothing."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("sbatch", "squeue", "scancel"):
-        (folder / name).touch(0o755)
-    monkeypatch.setenv("PATH", str(folder))
-    return folder
+pytestmark = pytest.mark.usefixtures("commands")
 
 
 @pytest.mark.parametrize(

@@ -148,16 +148,6 @@ def test_doctor_shows_each_pool_and_examines_its_workers(folder: Folder) -> None
 # ------------------------------------------------------------------------------- options
 
 
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put commands of SLURM into the PATH that do nothing."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("sbatch", "squeue", "scancel"):
-        (folder / name).touch(0o755)
-    monkeypatch.setenv("PATH", str(folder))
-
-
 @pytest.mark.usefixtures("commands")
 def test_tables_of_pools_have_the_defaults_of_slurm(tmp_path: Path) -> None:
     (tmp_path / "dasktune.toml").write_text(

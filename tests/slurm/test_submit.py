@@ -28,15 +28,11 @@ SINFO = "#!/bin/sh\necho 'short 30:00'\necho 'long* 2-00:00:00'\necho 'free infi
 
 
 @pytest.fixture(autouse=True)
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put commands of SLURM into the PATH: of a cluster of three partitions."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("sbatch", "squeue", "scancel"):
-        (folder / name).touch(0o755)
-    (folder / "sinfo").write_text(SINFO)
-    (folder / "sinfo").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+def partitions(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the cluster of these commands have three partitions."""
+    (commands / "sinfo").write_text(SINFO)
+    (commands / "sinfo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
 
 
 @pytest.mark.parametrize(
