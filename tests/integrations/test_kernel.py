@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.holding import PATIENCE
+from tests.holding import PATIENCE, wait_until
 
 pytestmark = [
     pytest.mark.framework("ipykernel", "nbclient"),
@@ -105,11 +104,9 @@ class Notebook:
         index = len(self._book.cells) - 1
         running = asyncio.create_task(self._client.async_execute_cell(cell, index))
         if interrupt_at:
-            deadline = time.monotonic() + PATIENCE
-            while not (self.folder / interrupt_at).exists():
-                assert not running.done(), shown(cell.outputs)
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.01)
+            is_there = (self.folder / interrupt_at).exists
+            await asyncio.to_thread(wait_until, lambda: is_there() or running.done())
+            assert not running.done(), shown(cell.outputs)
             await self._client.km.interrupt_kernel()
         await running
         return shown(cell.outputs)

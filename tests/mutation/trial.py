@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import psutil
 
 LIBRARIES = ("dask", "distributed", "numpy", "optuna", "pytest", "sqlalchemy", "torch")
 """Imported once, before a process is forked for each run of tests."""
@@ -161,7 +162,7 @@ def forked(tree: Path, work: Callable[[], int], limit: float) -> Run:
         process = os.fork()
         if process == 0:
             _become(tree, output.fileno(), work)
-        code = _end_of(process, time.monotonic() + limit)
+        code = _end_of(process, limit)
         output.seek(0)
         return Run(code=code, output=output.read())
 
@@ -189,17 +190,13 @@ def _become(tree: Path, output: int, work: Callable[[], int]) -> None:
         os._exit(code)
 
 
-def _end_of(process: int, deadline: float) -> int | None:
-    """Wait for a process; end it and all that it has started at the deadline."""
-    status = 0
-    ended = 0
-    while not ended and time.monotonic() < deadline:
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if not ended:
-            time.sleep(0.05)
+def _end_of(process: int, limit: float) -> int | None:
+    """Wait for a process; end it and all that it has started after so many seconds."""
+    code = None
+    with suppress(psutil.TimeoutExpired):
+        code = psutil.Process(process).wait(limit)
     with suppress(ProcessLookupError):
         os.killpg(process, signal.SIGKILL)
-    if not ended:
+    if code is None:
         os.waitpid(process, 0)
-        return None
-    return os.waitstatus_to_exitcode(status)
+    return code

@@ -69,7 +69,6 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self._upstream = port
-        self.latency = 0.0
         self.fate: Callable[[Request], Fate] = self.PASSES
         self.requests: list[Request] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -122,7 +121,6 @@ class Proxy:
         if any(name.lower() == "expect" for name in fields):
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = await reader.readexactly(request.nbytes)
-        await asyncio.sleep(self.latency)
         kept = [f"{name}: {fields[name]}" for name in fields if name.lower() not in _OURS]
         sent = "\r\n".join([first, *kept, "Connection: close", "", ""]).encode() + body
         match self.fate(request):
