@@ -20,11 +20,12 @@ from dasktune._driver.history import History
 from dasktune._driver.recorder import Recorder
 from dasktune._engine.outcome import Outcome
 from dasktune._engine.trials import TrialRecord
+from dasktune._engine.tuner_records import Record, ReportTold
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.space import Float, Int, Space
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.insertions import insertions
-from dasktune.types import TrialState
+from dasktune.types import Extend, TrialState
 
 REPORTS, SHORT_REPORTS = 10_000, 200
 TOGETHER = (1, 10, 100)
@@ -90,14 +91,9 @@ def _outcomes(reports: int, together: int) -> list[list[tuple[Outcome, str]]]:
         if number % together == 0:
             transactions.append([])
         trial, step = trials[number % len(trials)], number // len(trials) + 1
-        record = {
-            "kind": "tell",
-            "trial": trial.local,
-            "step": step,
-            "metrics": {"loss": 1 / (number + 1)},
-            "place": 0,
-            "decisions": [{"do": "extend", "trial": trial.local, "until": step + 1, "priority": 0}],
-        }
+        told = ReportTold(trial=trial.local, step=step, metrics={"loss": 1 / (number + 1)})
+        extend = Extend(trial=trial.local, until=step + 1)
+        record = Record(cause=told, place=0, decisions=(extend,))
         transactions[-1].append((Outcome((), (record,), (trial,)), f"{number:064x}"))
     return transactions
 
@@ -114,10 +110,12 @@ def _record(database: Database, batches: list[list[tuple[Outcome, str]]]) -> Non
 
 
 def _tell(recorder: Recorder, node: Node, outcome: Outcome, key: str) -> None:
-    record, trial = outcome.records[0], outcome.trials[0]
-    trial.steps, trial.values = record["step"], (record["metrics"]["loss"],)
+    told, trial = outcome.records[0].cause, outcome.trials[0]
+    if not isinstance(told, ReportTold):
+        raise TypeError(f"each record must be a report, got {told}")
+    trial.steps, trial.values = told.step, (told.metrics["loss"],)
     recorder.outcome(outcome)
-    recorder.metrics(node, [(record["step"], key, record["metrics"])])
+    recorder.metrics(node, [(told.step, key, told.metrics)])
 
 
 def _write(url: str, batches: list[list[tuple[Outcome, str]]]) -> float:

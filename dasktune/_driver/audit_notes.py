@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dasktune._driver.history import AUDITED, History
 from dasktune._driver.refused_resumes import refused_of
-from dasktune._engine.event_log import Record
+from dasktune._engine.tuner_records import Document
 from dasktune._words import counted
 from dasktune.errors import TrainerError
 from dasktune.graph.audits import AuditCounts
@@ -95,7 +95,7 @@ def named(trials: Iterable[int]) -> str:
     return trials_text(numbers[:MOST_TRIALS]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def differences_of(history: History) -> list[Record]:
+def differences_of(history: History) -> list[Document]:
     """Return the notes of audits that found a difference, oldest first.
 
     A study that has any does not merge.
@@ -130,6 +130,6 @@ def counts_of(history: History) -> AuditCounts:
     )
 
 
-def _audits_of(history: History) -> list[Record]:
+def _audits_of(history: History) -> list[Document]:
     """Return the notes of audits: checks leave notes of the same kind."""
     return [note for note in history.notes(AUDITED) if "audit" in note]

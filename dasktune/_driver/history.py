@@ -6,8 +6,16 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dasktune._engine.event_log import KINDS, Record, ending_of, has_ended
+from dasktune._engine.event_log import ending_of, has_ended
 from dasktune._engine.trials import TrialRecord
+from dasktune._engine.tuner_records import (
+    Document,
+    LoggedRecord,
+    SnapshotTaken,
+    TunerBegun,
+    TunerWidened,
+    read_record,
+)
 from dasktune.algos.base import Tuner
 from dasktune.errors import StorageError
 from dasktune.graph.kept_speeds import NOTHING_KEPT, KeptMeasurements
@@ -29,9 +37,7 @@ class TunerPlace:
     number: int
     """Its place among the study's tuners."""
     tuner: Tuner
-    """The tuner as its events began: with fewer trials, if it was widened."""
-    records: list[Record]
-    """Its events from its last snapshot on, all if there is none; empty if it is new."""
+    records: list[LoggedRecord]
     widen: int | None = None
     """How many trials in all it is to be given now; None if that is what it has."""
     retry: tuple[int, ...] = ()
@@ -69,8 +75,8 @@ class History:
     def __init__(self, database: Database, study_id: int) -> None:
         self.database = database
         self.study_id = study_id
-        self.begun: list[Record] = []
-        """The event that each of the study's tuners began with, in their order."""
+        self.begun: dict[int, TunerBegun] = {}
+        """The beginning of each of the study's tuners by its place, in their order."""
         self.next_number = 0
         """Number of the next event."""
 
@@ -78,8 +84,10 @@ class History:
         """Read the events that other drivers have added; return whether there are any."""
         before, self.next_number = self.next_number, self.database.next_event(self.study_id)
         if self.next_number > before:
-            rows = self.database.tuner_events(self.study_id, "tuner", after=before - 1)
-            self.begun.extend(row.payload for row in rows if row.number < self.next_number)
+            rows = self.database.tuner_events(self.study_id, TunerBegun.kind, after=before - 1)
+            for row in rows:
+                if row.number < self.next_number:
+                    self._note_begun(row.payload)
         return self.next_number > before
 
     def begin(self, run: str, place: int, kept: KeptMeasurements = NOTHING_KEPT) -> bool:
@@ -114,9 +122,14 @@ class History:
 
     def remember(self, row: EventRow) -> None:
         """Remember an event that has been written."""
-        if row.payload["kind"] == "tuner":
-            self.begun.append(row.payload)
+        if row.payload["kind"] == TunerBegun.kind:
+            self._note_begun(row.payload)
         self.next_number = row.number + 1
+
+    def _note_begun(self, payload: Document) -> None:
+        record = read_record(payload)
+        if isinstance(record.cause, TunerBegun):
+            self.begun[record.place] = record.cause
 
     def place_of(self, tuner: Tuner) -> TunerPlace:
         """Return a tuner's place among the study's: known by its identity, or new.
@@ -125,29 +138,32 @@ class History:
         it is if that has more already.
         """
         identity = json.loads(json.dumps(tuner.identity()))
-        for record in self.begun:
-            if record["identity"] == identity:
-                number = record["place"]
+        for number, begun in self.begun.items():
+            if begun.identity == identity:
                 return TunerPlace(number=number, tuner=tuner, records=self._last_records(number))
-        for record in self.begun:
-            narrow = tuner.widened_from(record["identity"])
+        for number, begun in self.begun.items():
+            narrow = tuner.widened_from(begun.identity)
             if narrow is not None:
-                number, wanted = record["place"], identity["trials"]
-                widened = self.database.last_tuner_event(self.study_id, "widen", number)
-                now = (record["identity"] if widened is None else widened.payload)["trials"]
+                wanted = identity["trials"]
+                widened = self.database.last_tuner_event(self.study_id, TunerWidened.kind, number)
+                now = (begun.identity if widened is None else widened.payload)["trials"]
                 widen = wanted if now < wanted else None
                 records = self._last_records(number)
                 return TunerPlace(number=number, tuner=narrow, records=records, widen=widen)
         return TunerPlace(number=len(self.begun), tuner=tuner, records=[])
 
-    def records_of(self, place: int, after: int = -1) -> Iterator[Record]:
-        """Return the events of one of the study's tuners, with a number above `after`."""
-        rows = self.database.events(self.study_id, after, place=place)
-        return (row.payload for row in rows if row.payload["kind"] in KINDS)
+    def records_of(self, place: int, after: int = -1) -> Iterator[LoggedRecord]:
+        """Return the records of one of the study's tuners, with a number above `after`."""
+        return map(read_record, self.documents_of(place, after))
 
-    def _last_records(self, place: int) -> list[Record]:
-        """Return the events of a tuner from its last snapshot on."""
-        snapshot = self.database.last_tuner_event(self.study_id, "snapshot", place)
+    def documents_of(self, place: int, after: int = -1) -> Iterator[Document]:
+        """Return the records of one of the study's tuners as they are stored."""
+        rows = self.database.events(self.study_id, after, place=place)
+        return (row.payload for row in rows if row.payload["kind"] != BEGUN)
+
+    def _last_records(self, place: int) -> list[LoggedRecord]:
+        """Return the records of a tuner from its last snapshot on."""
+        snapshot = self.database.last_tuner_event(self.study_id, SnapshotTaken.kind, place)
         return list(self.records_of(place, -1 if snapshot is None else snapshot.number - 1))
 
     def trials(self) -> dict[int, TrialRecord]:
@@ -163,7 +179,7 @@ class History:
         """Return how many trials are written."""
         return self.database.count_trials(self.study_id)
 
-    def notes(self, kind: str) -> list[Record]:
+    def notes(self, kind: str) -> list[Document]:
         """Return the notes of a kind, oldest first."""
         rows = self.database.notes(self.study_id)
         return [row.payload for row in rows if row.kind == kind]

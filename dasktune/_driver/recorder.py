@@ -15,6 +15,7 @@ from dasktune._driver.waiting import MOST_TRIALS, trials_of
 from dasktune._engine.outcome import Outcome
 from dasktune._engine.timeouts import WAITS
 from dasktune._engine.trials import ADDED, TrialRecord
+from dasktune._engine.tuner_records import document_of
 from dasktune.errors import FencedError, StorageError
 from dasktune.graph.events import RunStage
 from dasktune.graph.plan import Node, SearchPlan
@@ -91,8 +92,8 @@ class Recorder:
     def outcome(self, outcome: Outcome) -> None:
         """Add the engine's events and the trials that changed."""
         for record in outcome.records:
-            self._add_event(dict(record))
-            self.holds_decisions |= bool(record.get("decisions", True))
+            self._add_event(document_of(record))
+            self.holds_decisions |= bool(record.decisions)
         self._take(outcome.trials)
         self._log_failed(outcome.trials)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dasktune._driver.history import History
-from dasktune._engine.event_log import Record
+from dasktune._engine.tuner_records import Document
 from dasktune.errors import TrainerError
 from dasktune.trainer.base import is_harmless
 from dasktune.types import Step
@@ -59,13 +59,13 @@ class AloneRule:
         return self.is_all or bool(self.lineages)
 
 
-def refused_of(history: History) -> list[Record]:
+def refused_of(history: History) -> list[Document]:
     """Return the notes of refused resumes, oldest first."""
     return history.notes(REFUSED)
 
 
-def alone_rule(notes: Iterable[Record], harmless: tuple[str, ...]) -> AloneRule:
-    """Return which trials go on alone after refused resumes.
+def alone_rule(notes: Iterable[Document], harmless: tuple[str, ...]) -> AloneRule:
+    """Return which trials go on alone.
 
     What differed only in parts that the trainer names as harmless by now is merged again.
     """

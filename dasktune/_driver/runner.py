@@ -79,6 +79,8 @@ from dasktune._engine.timeouts import (
     LOOP_SECONDS,
     Timeouts,
 )
+from dasktune._engine.trials import lineage_of
+from dasktune._engine.tuner_records import FailureTold
 from dasktune._worker.job import JobPlan
 from dasktune._worker.messages import LeaveAnnounced, PredictionAnswer, StageMessages
 from dasktune.errors import ClusterError, InternalError, StorageError
@@ -444,8 +446,8 @@ class DaskRunner:
             for report in outcome.reports:
                 self._meter.see(report.metrics)
             for record in outcome.records:
-                if record["kind"] == "fail":
-                    self._meter.fail(record["message"], record["traceback"])
+                if isinstance(record.cause, FailureTold):
+                    self._meter.fail(record.cause.message, record.cause.traceback)
             if self._on_safe is not None and self._callback_error is None:
                 try:
                     self._on_safe(outcome)

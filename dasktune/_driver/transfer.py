@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from dasktune._driver.history import History
 from dasktune._engine.trials import TrialRecord
+from dasktune._engine.tuner_records import TunerBegun
 from dasktune._words import counted
 from dasktune.algos.base import Tuner
 from dasktune.storage.database.database import Database
@@ -37,12 +38,12 @@ class Transfer:
         return f"{counted(self.trials, 'trial')} of {self.study}"
 
 
-def transfers_of(begun: Iterable[Mapping[str, Any]]) -> list[Transfer]:
-    """Return the transfers in the events that the tuners of a study began with."""
+def transfers_of(begun: Mapping[int, TunerBegun]) -> list[Transfer]:
+    """Return the transfers with which the tuners of a study began, each by its place."""
     return [
-        Transfer(tuner=event["place"], study=study, trials=trials)
-        for event in begun
-        for study, trials in event["inputs"].get("given", {}).items()
+        Transfer(tuner=place, study=study, trials=trials)
+        for place, tuner in begun.items()
+        for study, trials in tuner.inputs.get("given", {}).items()
     ]
 
 
@@ -80,7 +81,7 @@ def given_trials(database: Database, row: StudyRow, tuner: Tuner) -> Iterator[Gi
         history = History(database, other.id)
         history.read_on()
         places = {
-            begun["place"] for begun in history.begun if begun["identity"].get("space") == space
+            place for place, begun in history.begun.items() if begun.identity.get("space") == space
         }
         trials = tuple(
             trial

@@ -4,8 +4,8 @@ It is pure: a runner feeds it events and carries out what it says, first making 
 records durable. The Dask runner, the simulated one and a user's own loop drive this same
 machine.
 
-Every call of the tuner is a record (`dasktune._engine.event_log`). A tuner that was interrupted is
-made again from its last snapshot and the records since.
+Every call of the tuner is a record (`dasktune._engine.tuner_records`). A tuner that was interrupted
+is made again from its last snapshot and the records since.
 """
 
 from __future__ import annotations
@@ -15,19 +15,33 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import assert_never
 
-from dasktune._engine.event_log import (
-    Record,
-    call,
-    difference_of,
-    recorded_report,
-    report_of,
-    seconds_of,
-)
+from dasktune._engine.event_log import call, difference_of, report_of, seconds_of
 from dasktune._engine.outcome import Order, Outcome, RunAssessment, RunPrediction
 from dasktune._engine.scaling import DeviceChoices, Scale, count_living, one_device_text
 from dasktune._engine.session import Session, after_last_snapshot
 from dasktune._engine.trials import Alone, TrialRecord, lineage_of
+from dasktune._engine.tuner_records import (
+    Cause,
+    ClockNoted,
+    DevicesChosen,
+    FailureTold,
+    LoggedRecord,
+    NewRecord,
+    PredictionTold,
+    PriorityTold,
+    Record,
+    ReportTold,
+    RetrainingBegun,
+    RetrainingEnded,
+    SnapshotTaken,
+    TimeTold,
+    TrialRetried,
+    TunerBegun,
+    TunerWidened,
+    WorkAsked,
+)
 from dasktune.algos.base import Inputs, Tuner
 from dasktune.algos.curves.curve import Prediction
 from dasktune.algos.forest.priority import Priority
@@ -148,7 +162,7 @@ class Engine:
         self._session: Session | None = None
         self._clock_before = 0.0
         self._orders: list[Order] = []
-        self._records: list[Record] = []
+        self._records: list[NewRecord] = []
         self._reports: list[Report] = []
         self._warnings: list[str] = []
         self._is_held = False
@@ -230,7 +244,7 @@ class Engine:
         tuner.prepare(inputs)
         # As the database gives it back, so that it is known again in this process, too.
         identity = json.loads(json.dumps(tuner.identity()))
-        self._note({"kind": "tuner", "identity": identity, "inputs": inputs}, ())
+        self._note(TunerBegun(identity=identity, inputs=inputs), ())
         self._ask(capacity, now)
         return self._settle(now)
 
@@ -239,7 +253,7 @@ class Engine:
         tuner: Tuner,
         *,
         place: int,
-        records: Iterable[Record],
+        records: Iterable[LoggedRecord],
         now: float,
         widen: int | None = None,
         retry: Iterable[int] = (),
@@ -412,7 +426,7 @@ class Engine:
         """Write down how long a timed tuner has run: what it ran since its last call counts."""
         session = self._session
         if session is not None and session.tuner.timed and not session.finished:
-            self._note({"kind": "clock", "seconds": self._clock(now)}, ())
+            self._note(ClockNoted(seconds=self._clock(now)), ())
 
     def mute(self, now: float) -> None:
         """Tell the tuner nothing more: it cannot go on as it was asked to."""
@@ -421,10 +435,8 @@ class Engine:
         self._todo.clear()
         session = self._session
         if session is not None and session.tuner.timed and not session.finished:
-            seconds = self._clock(now)
-            self._records = [
-                {"kind": "clock", "seconds": seconds, "place": session.place, "decisions": []}
-            ]
+            cause = ClockNoted(seconds=self._clock(now))
+            self._records = [Record(cause=cause, place=session.place)]
         self._session = None
 
     # ------------------------------------------------------------- tuner and records
@@ -436,7 +448,7 @@ class Engine:
             return False
         decisions = session.tuner.ask(capacity)
         if decisions:
-            self._note({"kind": "ask", "capacity": capacity}, decisions)
+            self._note(WorkAsked(capacity=capacity), decisions)
             self._apply(session, decisions, now)
         return bool(decisions)
 
@@ -459,7 +471,10 @@ class Engine:
         )
         self.reports_told += 1
         if is_retrained:
-            self._end_retraining(session, trial, scored, metrics=dict(report.metrics))
+            self._take_retrained(session, trial, scored)
+            metrics = dict(report.metrics)
+            ended = RetrainingEnded(trial=trial.local, step=trial.steps, metrics=metrics)
+            self._note(ended, ())
             return
         if self._fails_on_nan and math.inf in scored.losses:
             self._fail_on_nan(report, now)
@@ -467,9 +482,9 @@ class Engine:
         self._take_report(session, trial, scored)
         decisions = session.tuner.tell(scored)
         self._warn_of_bounds(session, trial, scored)
-        cause = {"kind": "tell", "trial": trial.local, "step": report.step}
-        timed = {} if clock is None else {"now": clock.to_json()}
-        self._note({**cause, "metrics": dict(report.metrics), **timed}, decisions)
+        metrics = dict(report.metrics)
+        cause = ReportTold(trial=trial.local, step=report.step, metrics=metrics, now=clock)
+        self._note(cause, decisions)
         self._apply(session, decisions, now)
 
     def _warn_of_bounds(self, session: Session, trial: TrialRecord, report: Report) -> None:
@@ -493,9 +508,8 @@ class Engine:
             return  # the tuner waits for it no longer
         session.questions.discard(local)
         decisions = session.tuner.tell_prediction(local, prediction)
-        document = None if prediction is None else prediction.to_json()
-        cause = {"kind": "predicted", "trial": local, "prediction": document}
-        self._note({**cause, "seconds": self._clock(now)}, decisions)
+        seconds = self._clock(now)
+        self._note(PredictionTold(trial=local, prediction=prediction, seconds=seconds), decisions)
         self._apply(session, decisions, now)
 
     def _tell_priority(
@@ -505,8 +519,7 @@ class Engine:
             return  # the tuner has ended, or is another one
         session.assessed.discard(model)
         decisions = session.tuner.tell_priority(model, priority)
-        document = None if priority is None else priority.to_json()
-        self._note({"kind": "assessed", "model": model, "priority": document}, decisions)
+        self._note(PriorityTold(model=model, priority=priority), decisions)
         self._apply(session, decisions, now)
 
     def _now_of(self, session: Session, report: Report, now: float) -> Now | None:
@@ -537,7 +550,7 @@ class Engine:
             return
         seconds = max(self._clock(now), session.tuner.due_seconds or 0.0)
         decisions = session.tuner.tell_time(seconds)
-        self._note({"kind": "time", "seconds": seconds}, decisions)
+        self._note(TimeTold(seconds=seconds), decisions)
         self._apply(session, decisions, now)
         self._work(now)
 
@@ -570,13 +583,20 @@ class Engine:
         if session is None or trial.tuner != session.place or trial.state.is_finished:
             return
         if trial.local in session.retrained:
-            reason = {"message": failure.message, "traceback": failure.traceback}
-            self._end_retraining(session, trial, None, **reason)
+            self._take_retrained(session, trial, None)
+            ended = RetrainingEnded(
+                trial=trial.local,
+                step=trial.steps,
+                message=failure.message,
+                traceback=failure.traceback,
+            )
+            self._note(ended, ())
             return
         self._take_failure(session, trial, failure.message, failure.traceback)
         decisions = session.tuner.tell_failure(trial.local)
-        cause = {"kind": "fail", "trial": trial.local, "message": failure.message}
-        self._note({**cause, "traceback": failure.traceback}, decisions)
+        message, traceback = failure.message, failure.traceback
+        cause = FailureTold(trial=trial.local, message=message, traceback=traceback)
+        self._note(cause, decisions)
         self._apply(session, decisions, now)
 
     def _retry(self, session: Session, local: int, now: float) -> None:
@@ -584,7 +604,7 @@ class Engine:
         self._dispatcher.forgive(trial.number)
         self._take_retry(session, trial)
         decisions = session.tuner.tell_retry(local, trial.steps)
-        self._note({"kind": "retry", "trial": local, "step": trial.steps}, decisions)
+        self._note(TrialRetried(trial=local, step=trial.steps), decisions)
         self._apply(session, decisions, now)
 
     def _retrain(self, session: Session, local: int, now: float) -> None:
@@ -594,15 +614,8 @@ class Engine:
             return
         self._dispatcher.forgive(trial.number)
         self._take_retrain(session, trial)
-        self._note({"kind": "retrain", "trial": local, "step": trial.steps}, ())
+        self._note(RetrainingBegun(trial=local, step=trial.steps), ())
         self._train_again(trial, now)
-
-    def _end_retraining(
-        self, session: Session, trial: TrialRecord, report: Report | None, **result: object
-    ) -> None:
-        self._take_retrained(session, trial, report)
-        cause = {"kind": "retrained", "trial": trial.local, "step": trial.steps}
-        self._note({**cause, **result}, ())
 
     def _train_again(self, trial: TrialRecord, now: float) -> None:
         """Ask the dispatcher for what a trial has reported, trained by itself."""
@@ -617,7 +630,7 @@ class Engine:
         decisions = session.tuner.widen(trials)
         for trial in self._lengthened(session, before):
             self._make_known(trial)
-        self._note({"kind": "widen", "trials": trials}, decisions)
+        self._note(TunerWidened(trials=trials), decisions)
         self._apply(session, decisions, now)
 
     def _take_report(self, session: Session, trial: TrialRecord, report: Report) -> None:
@@ -681,15 +694,20 @@ class Engine:
             self._changed[trial.number] = None
         return longer
 
-    def _note(self, cause: Mapping[str, object], decisions: Iterable[Decision]) -> None:
+    def _note(self, cause: Cause, decisions: Iterable[Decision]) -> None:
         session = self._session
         if session is None:
             raise InternalError("a record needs a tuner")
-        proposals = session.tuner.take_proposals()
-        record = {**cause, "place": session.place, "decisions": tuple(decisions)}
-        self._records.append({**record, "proposals": proposals} if proposals else record)
+        self._records.append(
+            Record(
+                cause=cause,
+                place=session.place,
+                decisions=tuple(decisions),
+                proposals=session.tuner.take_proposals(),
+            )
+        )
         session.since_snapshot += 1
-        session.seconds = max(session.seconds, seconds_of(record))
+        session.seconds = max(session.seconds, seconds_of(cause))
 
     def _take_snapshot(self) -> None:
         """Add a snapshot to the records now and then."""
@@ -699,42 +717,42 @@ class Engine:
         if session.since_snapshot < max(self._snapshot_every, len(session.numbers)):
             return
         session.since_snapshot = 0
-        state = session.snapshot()
-        record = {"kind": "snapshot", "place": session.place, "state": state, "decisions": []}
-        self._records.append(record)
+        self._records.append(
+            Record(cause=SnapshotTaken(state=session.snapshot()), place=session.place)
+        )
 
-    def _replay(self, session: Session, record: Record) -> None:
+    def _replay(self, session: Session, record: LoggedRecord) -> None:
         """Give one recorded cause to the tuner and compare what it decides."""
-        match record["kind"]:
-            case "snapshot":
-                session.restore(record["state"])
-            case "tell":
-                trial = self.trials[session.numbers[record["trial"]]]
-                self._take_report(session, trial, recorded_report(record, self.objective))
-            case "fail":
-                trial = self.trials[session.numbers[record["trial"]]]
-                self._take_failure(session, trial, record["message"], record["traceback"])
-            case "widen":
+        cause, objective = record.cause, self.objective
+        match cause:
+            case ReportTold(trial=local, step=step, metrics=metrics):
+                report = report_of(local, step, metrics, objective)
+                self._take_report(session, self._trial(session, local), report)
+            case FailureTold(trial=local, message=message, traceback=traceback):
+                self._take_failure(session, self._trial(session, local), message, traceback)
+            case PredictionTold(trial=local):
+                session.questions.discard(local)
+            case PriorityTold(model=model):
+                session.assessed.discard(model)
+            case TrialRetried(trial=local):
+                self._take_retry(session, self._trial(session, local))
+            case RetrainingBegun(trial=local):
+                self._take_retrain(session, self._trial(session, local))
+            case RetrainingEnded(trial=local, step=step, metrics=metrics):
+                last = None if metrics is None else report_of(local, step, metrics, objective)
+                self._take_retrained(session, self._trial(session, local), last)
+            case TunerWidened():
                 self._reopen(session)
-            case "retry":
-                self._take_retry(session, self.trials[session.numbers[record["trial"]]])
-            case "retrain":
-                self._take_retrain(session, self.trials[session.numbers[record["trial"]]])
-            case "retrained":
-                trial = self.trials[session.numbers[record["trial"]]]
-                is_told = "metrics" in record
-                report = recorded_report(record, self.objective) if is_told else None
-                self._take_retrained(session, trial, report)
-            case "predicted":
-                session.questions.discard(record["trial"])
-            case "assessed":
-                session.assessed.discard(record["model"])
+            case SnapshotTaken(state=state):
+                session.restore(state)
+            case TunerBegun() | WorkAsked() | TimeTold() | ClockNoted() | DevicesChosen():
+                pass  # these change no trial
             case _:
-                pass  # nothing but a call, which `call` knows or refuses
-        session.seconds = max(session.seconds, seconds_of(record))
+                assert_never(cause)
+        session.seconds = max(session.seconds, seconds_of(cause))
         before = session.tuner.max_steps
-        decisions = call(session.tuner, record, self.objective)
-        if record["kind"] == "widen":
+        decisions = call(session.tuner, record, objective)
+        if isinstance(cause, TunerWidened):
             self._lengthened(session, before)
         session.tuner.take_proposals()
         difference = difference_of(record, decisions)
@@ -742,7 +760,12 @@ class Engine:
             raise ConfigurationError(f"the tuner must decide as recorded: {difference}")
         for decision in decisions:
             self._remember(session, decision)
-        session.since_snapshot = 0 if record["kind"] == "snapshot" else session.since_snapshot + 1
+        is_snapshot = isinstance(cause, SnapshotTaken)
+        session.since_snapshot = 0 if is_snapshot else session.since_snapshot + 1
+
+    def _trial(self, session: Session, local: int) -> TrialRecord:
+        """Return the trial that a tuner knows by a number of its own."""
+        return self.trials[session.numbers[local]]
 
     def _ask_again(self, session: Session, now: float) -> None:
         """Make the trials known to the dispatcher, and ask for what they still wait for."""
@@ -977,7 +1000,7 @@ class Engine:
         self._changed[trial.number] = None
         self._dispatcher.plan.remove(trial.number)
         self._enter(trial, self._needs(trial))
-        self._note({"kind": "devices", "trial": trial.local, "devices": [*map(list, periods)]}, ())
+        self._note(DevicesChosen(trial=trial.local, devices=periods), ())
 
     def _needs(self, trial: TrialRecord) -> Needs | None:
         """Return a trial's own needs: its tuner's, or those of its configuration."""

@@ -1,8 +1,7 @@
-"""The event log: the calls of a tuner with its decisions, and the replay of these calls.
+"""The event log: decisions as documents, records in words, and the replay of a tuner's calls.
 
-A record is one call of a tuner, as JSON: its ``kind`` (`KINDS`), what it was called with,
-the ``proposals`` of its sampler if there were any, and its ``decisions``. Giving the
-records of a tuner to a new one of the same identity makes the same tuner.
+Giving the records of a tuner (`dasktune._engine.tuner_records`) to a new one of the same identity
+makes the same tuner.
 """
 
 from __future__ import annotations
@@ -10,13 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, assert_never
 
+from dasktune._engine.tuner_records import (
+    Call,
+    Cause,
+    ClockNoted,
+    DevicesChosen,
+    Document,
+    FailureTold,
+    LoggedRecord,
+    PredictionTold,
+    PriorityTold,
+    ReportTold,
+    RetrainingBegun,
+    RetrainingEnded,
+    SnapshotTaken,
+    TimeTold,
+    TrialRetried,
+    TunerBegun,
+    TunerWidened,
+    WorkAsked,
+)
 from dasktune._words import counted
 from dasktune.algos.base import Tuner
-from dasktune.algos.curves.curve import Prediction
-from dasktune.algos.forest.priority import Priority
-from dasktune.errors import DasktuneError, InternalError
+from dasktune.errors import DasktuneError
 from dasktune.graph.devices import devices_text
 from dasktune.types import (
     Assess,
@@ -33,33 +50,6 @@ from dasktune.types import (
     Step,
     Stop,
 )
-
-Record = Mapping[str, Any]
-"""One entry of the event log.
-
-Those that an engine returns have `Decision` objects in place of their documents: `describe` makes a
-document when it is written, so that those of 100,000 trials never exist at once.
-"""
-
-KINDS = (
-    *("tuner", "ask", "tell", "fail", "retry", "widen", "predicted", "time", "clock", "snapshot"),
-    *("retrain", "retrained", "assessed", "devices"),
-)
-"""``tuner`` begins it, with identity and inputs."""
-
-NO_CALLS = ("snapshot", "clock", "retrain", "retrained", "devices")
-"""Kinds of records that are no calls.
-
-``snapshot`` holds the tuner's state, and ``clock`` how long a timed tuner has run when a run of it
-ended. From ``retrain`` to ``retrained`` a trial is trained again to the step of its last report:
-the tuner has decided by that report, and is not told the metrics of the new one. ``devices`` is the
-choice of the devices of a trial, by their first steps: an input that is never chosen again, since
-the row of the trial holds it, too.
-"""
-
-
-REOPENING = ("retry", "widen")
-"""Kinds of records after which a tuner goes on that had ended."""
 
 
 def describe(decision: Decision) -> dict[str, object]:
@@ -95,7 +85,7 @@ def _digest(decision: Register) -> str:
     return blake2b("\n".join(texts).encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
-def extend_of(document: Mapping[str, Any]) -> Extend:
+def extend_of(document: Document) -> Extend:
     """Return the `Extend` that was described."""
     return Extend(
         trial=document["trial"],
@@ -113,95 +103,90 @@ def report_of(
     return Report(trial=trial, step=step, metrics=metrics, losses=losses, now=now)
 
 
-def recorded_report(record: Record, objective: Objective) -> Report:
-    """Return the report that a record of kind ``tell`` holds."""
-    now = Now.from_json(record["now"]) if "now" in record else None
-    return report_of(record["trial"], record["step"], record["metrics"], objective, now)
+def seconds_of(cause: Cause) -> float:
+    """Return how long a timed tuner had run at a cause; 0 where the cause does not say."""
+    match cause:
+        case ReportTold(now=Now(seconds=seconds)) | PredictionTold(seconds=seconds):
+            return float(seconds)
+        case TimeTold(seconds=seconds) | ClockNoted(seconds=seconds):
+            return float(seconds)
+        case _:
+            return 0.0
 
 
-def seconds_of(record: Record) -> float:
-    """Return how long a timed tuner had run at a record; 0 where the record does not say."""
-    seconds = record["now"]["seconds"] if "now" in record else record.get("seconds", 0.0)
-    return float(seconds)
-
-
-def prediction_of(record: Record) -> Prediction | None:
-    """Return the prediction that a record of kind ``predicted`` holds."""
-    document = record["prediction"]
-    return None if document is None else Prediction.from_json(document)
-
-
-def priority_of(record: Record) -> Priority | None:
-    """Return the priority that a record of kind ``assessed`` holds."""
-    document = record["priority"]
-    return None if document is None else Priority.from_json(document)
-
-
-def call(tuner: Tuner, record: Record, objective: Objective) -> list[Decision]:
+def call(tuner: Tuner, record: LoggedRecord, objective: Objective) -> list[Decision]:
     """Call a tuner as a record says; return what it decides now."""
-    tuner.feed_proposals(record.get("proposals", ()))
-    match record["kind"]:
-        case "tuner":
-            tuner.prepare(record.get("inputs", {}))
+    tuner.feed_proposals(record.proposals)
+    match record.cause:
+        case ReportTold(trial=trial, step=step, metrics=metrics, now=now):
+            return tuner.tell(report_of(trial, step, metrics, objective, now))
+        case WorkAsked(capacity=capacity):
+            return tuner.ask(capacity)
+        case PredictionTold(trial=trial, prediction=prediction):
+            return tuner.tell_prediction(trial, prediction)
+        case PriorityTold(model=model, priority=priority):
+            return tuner.tell_priority(model, priority)
+        case TimeTold(seconds=seconds):
+            return tuner.tell_time(seconds)
+        case FailureTold(trial=trial):
+            return tuner.tell_failure(trial)
+        case TrialRetried(trial=trial, step=step):
+            return tuner.tell_retry(trial, step)
+        case TunerWidened(trials=trials):
+            return tuner.widen(trials)
+        case TunerBegun(inputs=inputs):
+            tuner.prepare(inputs)
             return []
-        case "ask":
-            return tuner.ask(record["capacity"])
-        case "tell":
-            return tuner.tell(recorded_report(record, objective))
-        case "predicted":
-            return tuner.tell_prediction(record["trial"], prediction_of(record))
-        case "assessed":
-            return tuner.tell_priority(record["model"], priority_of(record))
-        case "time":
-            return tuner.tell_time(record["seconds"])
-        case "fail":
-            return tuner.tell_failure(record["trial"])
-        case "retry":
-            return tuner.tell_retry(record["trial"], record["step"])
-        case "widen":
-            return tuner.widen(record["trials"])
-        case kind if kind in NO_CALLS:
+        case ClockNoted() | SnapshotTaken() | RetrainingBegun() | RetrainingEnded():
             return []
-        case kind:
-            raise InternalError(f"the log holds a record of unknown kind {kind!r}")
+        case DevicesChosen():
+            return []
+        case _:
+            assert_never(record.cause)
 
 
-def has_ended(records: Iterable[Record]) -> bool:
+def has_ended(records: Iterable[LoggedRecord]) -> bool:
     """Return whether a tuner has ended and was not opened again since, by its records.
 
     It has not while a trial is trained again. The records may be all, or those from a snapshot on.
     """
     ended, retrained = False, set[int]()
     for record in records:
-        match record:
-            case {"kind": "snapshot", "state": state}:
+        match record.cause:
+            case SnapshotTaken(state=state):
                 ended, retrained = state["finished"], {*state.get("retrained", ())}
-            case {"kind": "retrain", "trial": trial}:
+            case RetrainingBegun(trial=trial):
                 retrained.add(trial)
-            case {"kind": "retrained", "trial": trial}:
+            case RetrainingEnded(trial=trial):
                 retrained.discard(trial)
-            case {"kind": kind, "decisions": decisions}:
+            case _:
+                decisions = record.decisions
                 ended = any(decision["do"] == "finish" for decision in decisions) or (
-                    ended and kind not in REOPENING
+                    ended and not _reopens(record.cause)
                 )
                 retrained -= {each["trial"] for each in decisions if each["do"] == "extend"}
     return ended and not retrained
 
 
-def ending_of(records: Iterable[Record]) -> str:
+def ending_of(records: Iterable[LoggedRecord]) -> str:
     """Return the reason that a tuner gave for its end; empty without a reason or an end.
 
     The records are as for `has_ended`.
     """
     ending = ""
     for record in records:
-        if record["kind"] == "snapshot":
-            ending = record["state"].get("ending", "")
+        if isinstance(record.cause, SnapshotTaken):
+            ending = record.cause.state.get("ending", "")
         else:
-            ends = [decision for decision in record["decisions"] if decision["do"] == "finish"]
-            if ends or record["kind"] in REOPENING:
+            ends = [decision for decision in record.decisions if decision["do"] == "finish"]
+            if ends or _reopens(record.cause):
                 ending = ends[-1].get("reason", "") if ends else ""
     return ending
+
+
+def _reopens(cause: Cause) -> bool:
+    """Whether a tuner that had ended goes on after this."""
+    return isinstance(cause, TrialRetried | TunerWidened)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,78 +215,83 @@ class Replay:
         return f"different at call {self.calls:,}: {self.difference}"
 
 
-def replay(tuner: Tuner, records: Iterable[Record], objective: Objective) -> Replay:
+def replay(tuner: Tuner, records: Iterable[LoggedRecord], objective: Objective) -> Replay:
     """Give recorded calls to a new tuner of the same identity; compare every decision."""
     calls = 0
     for record in records:
-        calls += record["kind"] not in NO_CALLS
+        calls += isinstance(record.cause, Call)
         try:
             difference = difference_of(record, call(tuner, record, objective))
         except DasktuneError as error:
-            difference = f"{cause_of(record)}: {error}"
+            difference = f"{cause_in_words(record.cause)}: {error}"
         if difference is not None:
             return Replay(calls=calls, difference=difference)
     return Replay(calls=calls, difference=None)
 
 
-def difference_of(record: Record, decisions: Iterable[Decision]) -> str | None:
+def difference_of(record: LoggedRecord, decisions: Iterable[Decision]) -> str | None:
     """Return in words how decisions differ from the recorded ones; None if they are equal."""
-    now, then = [describe(decision) for decision in decisions], record["decisions"]
-    if record["kind"] == "snapshot" or now == then:
+    now, then = [describe(decision) for decision in decisions], [*record.decisions]
+    if isinstance(record.cause, SnapshotTaken) or now == then:
         return None
     at = next(
         (at for at, pair in enumerate(zip(now, then, strict=False)) if pair[0] != pair[1]),
         min(len(now), len(then)),
     )
     here, there = ([*some[at : at + 1], "nothing"][0] for some in (now, then))
-    return f"after {cause_of(record)}, decision {at}: recorded {there}, now {here}"
+    return f"after {cause_in_words(record.cause)}, decision {at}: recorded {there}, now {here}"
 
 
-def cause_of(record: Record) -> str:
-    """Return in words what a tuner was called with."""
-    match record["kind"]:
-        case "tell":
-            return f"the report of trial {record['trial']} at step {record['step']}"
-        case "fail":
-            return f"the failure of trial {record['trial']}"
-        case "retry":
-            return f"taking trial {record['trial']} back, which had failed"
-        case "retrain":
-            return f"training trial {record['trial']} again, alone, to step {record['step']}"
-        case "retrained":
-            return f"the end of training trial {record['trial']} again"
-        case "predicted":
-            return f"a prediction for trial {record['trial']}"
-        case "assessed":
-            return f"the priority of model {record['model']}"
-        case "devices":
-            chosen = devices_text(record["devices"])
-            return f"the choice of devices for trial {record['trial']}: {chosen}"
-        case "time":
-            return f"the time, {record['seconds']:.6g} s"
-        case "ask":
-            return f"being asked for {counted(record['capacity'], 'worker')}"
-        case "widen":
-            return f"being widened to {counted(record['trials'], 'trial')}"
-        case "tuner":
+def cause_in_words(cause: Cause) -> str:
+    """Return in words what a tuner was called with, or what else a record holds."""
+    match cause:
+        case ReportTold(trial=trial, step=step):
+            return f"the report of trial {trial} at step {step}"
+        case FailureTold(trial=trial):
+            return f"the failure of trial {trial}"
+        case TrialRetried(trial=trial):
+            return f"taking trial {trial} back, which had failed"
+        case RetrainingBegun(trial=trial, step=step):
+            return f"training trial {trial} again, alone, to step {step}"
+        case RetrainingEnded(trial=trial):
+            return f"the end of training trial {trial} again"
+        case PredictionTold(trial=trial):
+            return f"a prediction for trial {trial}"
+        case PriorityTold(model=model):
+            return f"the priority of model {model}"
+        case DevicesChosen(trial=trial, devices=devices):
+            return f"the choice of devices for trial {trial}: {devices_text(devices)}"
+        case TimeTold(seconds=seconds):
+            return f"the time, {seconds:.6g} s"
+        case WorkAsked(capacity=capacity):
+            return f"being asked for {counted(capacity, 'worker')}"
+        case TunerWidened(trials=trials):
+            return f"being widened to {counted(trials, 'trial')}"
+        case TunerBegun():
             return "the beginning"
-        case kind:
-            return f"a record of kind {kind!r}"
+        case ClockNoted() | SnapshotTaken():
+            return f"a record of kind {cause.kind!r}"
+        case _:
+            assert_never(cause)
 
 
-def in_words(record: Record) -> str:
+def in_words(record: LoggedRecord) -> str:
     """Return a record as lines: what the tuner was called with, and each of its decisions.
 
     Examples
     --------
-    >>> print(in_words({"kind": "ask", "capacity": 2, "decisions": [{"do": "stop", "trial": 7}]}))
+    >>> from dasktune._engine.tuner_records import Record, WorkAsked
+    >>> asked = WorkAsked(capacity=2)
+    >>> print(in_words(Record(cause=asked, place=0, decisions=({"do": "stop", "trial": 7},))))
     being asked for 2 workers
       stop trial 7
     """
-    metrics = record.get("metrics", {})
-    figures = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-    cause = f"{cause_of(record)}{f' ({figures})' if figures else ''}"
-    return "\n  ".join([cause, *map(_decision_in_words, record["decisions"])])
+    words, metrics = cause_in_words(record.cause), None
+    if isinstance(record.cause, ReportTold | RetrainingEnded):
+        metrics = record.cause.metrics
+    figures = ", ".join(f"{name} {value:.6g}" for name, value in (metrics or {}).items())
+    head = f"{words} ({figures})" if figures else words
+    return "\n  ".join([head, *map(_decision_in_words, record.decisions)])
 
 
 def _decision_in_words(decision: Mapping[str, Any]) -> str:

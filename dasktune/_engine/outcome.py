@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from dasktune._engine.event_log import Record
 from dasktune._engine.trials import TrialRecord
+from dasktune._engine.tuner_records import NewRecord
 from dasktune.algos.curves.curve import Question
 from dasktune.algos.forest.priority import PriorityQuestion
 from dasktune.graph.events import RunStage, SavePoint, StopStage
@@ -77,7 +77,7 @@ class Outcome:
     """
 
     orders: tuple[Order, ...]
-    records: tuple[Record, ...]
+    records: tuple[NewRecord, ...]
     trials: tuple[TrialRecord, ...]
     reports: tuple[Report, ...] = ()
     warnings: tuple[str, ...] = ()

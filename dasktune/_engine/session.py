@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from dasktune._engine.event_log import Record, describe, extend_of
+from dasktune._engine.event_log import describe, extend_of
 from dasktune._engine.trials import TrialRecord
+from dasktune._engine.tuner_records import LoggedRecord, SnapshotTaken
 from dasktune.algos.base import Tuner
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.types import Assess, Decision, Extend, Finish, Register, TrialState
@@ -116,8 +117,8 @@ def _problem_of(extend: Extend, trial: TrialRecord) -> str:
     )
 
 
-def after_last_snapshot(records: Iterable[Record]) -> list[Record]:
+def after_last_snapshot(records: Iterable[LoggedRecord]) -> list[LoggedRecord]:
     """Return the records from the last snapshot on; all of them if there is none."""
-    events = list(records)
-    last = max((at for at, event in enumerate(events) if event["kind"] == "snapshot"), default=0)
-    return events[last:]
+    entries = list(records)
+    snapshots = (at for at, entry in enumerate(entries) if isinstance(entry.cause, SnapshotTaken))
+    return entries[max(snapshots, default=0) :]

@@ -16,7 +16,7 @@ from dasktune._driver.numerics import PORTABLE
 from dasktune._driver.reuse import KnownStates
 from dasktune._driver.run_status import RunStatus
 from dasktune._driver.transfer import Transfer, transfers_of
-from dasktune._engine.event_log import Record, Replay, replay
+from dasktune._engine.event_log import Replay, replay
 from dasktune._engine.limits import Used
 from dasktune._engine.trials import (
     Repeated,
@@ -28,6 +28,7 @@ from dasktune._engine.trials import (
     table_of,
     trial_of,
 )
+from dasktune._engine.tuner_records import Document
 from dasktune._results.prediction import (
     Bounds,
     Checks,
@@ -242,25 +243,25 @@ class StudyResults:
         }
 
     @property
-    def differences(self) -> list[Record]:
+    def differences(self) -> list[Document]:
         """The notes of audits that found a difference; with any, nothing is merged any more."""
         return differences_of(self.history) if self.options.merge else []
 
     @property
     def tuners(self) -> list[Mapping[str, object]]:
         """Identities of the tuners that the study was run with, in order."""
-        return [record["identity"] for record in self.history.begun]
+        return [begun.identity for begun in self.history.begun.values()]
 
     @property
     def transfers(self) -> list[Transfer]:
         """The trials of other studies that samplers learned from, by tuner and study."""
         return transfers_of(self.history.begun)
 
-    def decisions_of(self, place: int) -> Iterator[Record]:
+    def decisions_of(self, place: int) -> Iterator[Document]:
         """Yield every call of the tuner at a place of `tuners`, with its decisions."""
-        return self.history.records_of(place)
+        return self.history.documents_of(place)
 
-    def runs(self) -> list[Record]:
+    def runs(self) -> list[Document]:
         """Return the last note of each run: the time and steps that it used."""
         return list({note["run"]: note for note in self.history.notes("run")}.values())
 
@@ -315,7 +316,7 @@ class StudyResults:
         replay(place.tuner, self.history.records_of(place.number), self.objective)
         return place.tuner.model_weights
 
-    def log(self, tuner: Tuner) -> list[Record]:
+    def log(self, tuner: Tuner) -> list[Document]:
         """Return the event log of a tuner: each call's cause and decisions, in order.
 
         Raises
@@ -323,7 +324,7 @@ class StudyResults:
         ConfigurationError
             If the study has not run this tuner.
         """
-        return list(self.history.records_of(self._known_place(tuner).number))
+        return list(self.history.documents_of(self._known_place(tuner).number))
 
     def _known_place(self, tuner: Tuner) -> TunerPlace:
         self.catch_up()

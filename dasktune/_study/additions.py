@@ -176,7 +176,7 @@ NOTHING_QUEUED: Final = "a queued trial must have at least one value, got none"
 def queued_points(history: History) -> list[Mapping[str, Value]]:
     """Return the points that wait for the next tuner that draws configurations."""
     points = [note["point"] for note in history.notes("queued")]
-    taken = sum(len(record["inputs"].get("queued", ())) for record in history.begun)
+    taken = sum(len(begun.inputs.get("queued", ())) for begun in history.begun.values())
     cleared = sum(note["count"] for note in history.notes("unqueued"))
     return points[taken + cleared :]
 

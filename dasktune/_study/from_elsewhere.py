@@ -185,9 +185,9 @@ def _domain_text(document: Mapping[str, Any]) -> str:
 def _tuner_of(history: History, trial: TrialRow) -> str:
     """Return the name of the class of a trial's tuner; empty if a user added the trial."""
     place = trial.record.get("tuner", -1)
-    if not 0 <= place < len(history.begun):
+    if place not in history.begun:
         return ""
-    return str(history.begun[place]["identity"].get("tuner", ""))
+    return str(history.begun[place].identity.get("tuner", ""))
 
 
 def _read(database: Database, row: StudyRow) -> History:

@@ -466,6 +466,7 @@ def replay(
     Says "identical" or shows the first decision that comes out otherwise (exit code 1).
     """
     from dasktune._engine.event_log import in_words
+    from dasktune._engine.tuner_records import read_record
 
     study, tuner = open_study(file, config)
     result = study.replay(tuner)
@@ -475,7 +476,7 @@ def replay(
         head = {name: getattr(result, name) for name in names}
         print_json({**head, "log": events} if log else head)
     else:
-        typer.echo("\n".join([*map(in_words, events), str(result)]))
+        typer.echo("\n".join([*map(in_words, map(read_record, events)), str(result)]))
     raise typer.Exit(DONE if result.identical else FAILED)
 
 

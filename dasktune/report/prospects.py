@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dasktune._engine.event_log import Record
 from dasktune._engine.trials import Trial, TrialRecord
+from dasktune._engine.tuner_records import Document
 from dasktune._results.prediction import TrialPrediction
 from dasktune.algos.pop import Label
 from dasktune.algos.pop.active import BEHIND, MOST_WORTH
@@ -100,7 +100,7 @@ def prospects_of(study: Any, ranked: Iterable[Trial | TrialRecord]) -> Prospects
     return Prospects(predictions=tuple(predictions), standings=standings, target=target)
 
 
-def standings_of(records: Iterable[Record]) -> dict[int, Standing]:
+def standings_of(records: Iterable[Document]) -> dict[int, Standing]:
     """Return POP's last label of each trial, by its number in the tuner.
 
     A promising trial has a priority of 1 + p, an opportunistic trial a negative one. A trial

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from textwrap import indent
 
 from dasktune._driver.history import History
-from dasktune._engine.event_log import Record, in_words
+from dasktune._engine.event_log import in_words
 from dasktune._engine.trials import TrialRecord
+from dasktune._engine.tuner_records import (
+    Document,
+    FailureTold,
+    LoggedRecord,
+    OfTrial,
+    ReportTold,
+    RetrainingEnded,
+    TunerWidened,
+)
 from dasktune._results.results import registered
 from dasktune._results.trial_paths import rows_on_path
 from dasktune._words import counted
@@ -80,34 +90,47 @@ def _now(record: TrialRecord) -> Iterator[str]:
 
 def _calls(
     history: History, records: Mapping[int, TrialRecord], record: TrialRecord
-) -> Iterator[Record]:
+) -> Iterator[LoggedRecord]:
     """Yield the calls of its tuner that were about the trial or all trials, or decided about it."""
     numbers = {each.local: each.number for each in records.values() if each.tuner == record.tuner}
-    for each in history.records_of(record.tuner):
-        decisions = [
-            {**what, "trial": numbers.get(what["trial"], what["trial"])}
-            if "trial" in what
-            else what
-            for what in each["decisions"]
-            if what.get("trial") == record.local or what["do"] == "finish"
-        ]
-        if decisions or each.get("trial") == record.local or each["kind"] == "widen":
-            own = {"trial": numbers.get(each["trial"], each["trial"])} if "trial" in each else {}
-            yield {**each, **own, "decisions": decisions}
+    for call in history.records_of(record.tuner):
+        cause = call.cause
+        decisions = tuple(
+            _with_number(decision, numbers)
+            for decision in call.decisions
+            if decision.get("trial") == record.local or decision["do"] == "finish"
+        )
+        is_own = isinstance(cause, OfTrial) and cause.trial == record.local
+        if decisions or is_own or isinstance(cause, TunerWidened):
+            if isinstance(cause, OfTrial):
+                cause = replace(cause, trial=numbers.get(cause.trial, cause.trial))
+            yield replace(call, cause=cause, decisions=decisions)
 
 
-def _reason(call: Record) -> str:
+def _with_number(decision: Document, numbers: Mapping[int, int]) -> Document:
+    """Return a decision with the number of its trial in the study."""
+    if "trial" not in decision:
+        return decision
+    return {**decision, "trial": numbers.get(decision["trial"], decision["trial"])}
+
+
+def _reason(call: LoggedRecord) -> str:
     """Return the first line of the reason of a failure, for the end of a text; empty without."""
-    first = str(call.get("message", "")).partition("\n")[0]
+    if not isinstance(call.cause, FailureTold | RetrainingEnded):
+        return ""
+    first = call.cause.message.partition("\n")[0]
     return f"\n  reason: {first}" if first else ""
 
 
-def _steps(calls: Iterable[Record], record: TrialRecord) -> set[Step]:
+def _steps(calls: Iterable[LoggedRecord], record: TrialRecord) -> set[Step]:
     """Return the steps up to which the trial was asked for, or at which it has reported."""
-    steps = {call["step"] for call in calls if call["kind"] == "tell"}
-    for decision in (decision for call in calls for decision in call["decisions"]):
-        if decision["do"] == "extend":
-            steps |= {decision["until"], *decision.get("reports", ())}
+    steps = set[Step]()
+    for call in calls:
+        if isinstance(call.cause, ReportTold):
+            steps.add(call.cause.step)
+        for decision in call.decisions:
+            if decision["do"] == "extend":
+                steps |= {decision["until"], *decision.get("reports", ())}
     return {step for step in steps if 0 < step <= record.max_steps}
 
 

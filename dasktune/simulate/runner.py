@@ -580,6 +580,6 @@ def _is_held(worker: Worker, order: RunStage) -> bool:
 def _extended(outcome: Outcome) -> Iterator[int]:
     """Yield the trials that the tuner extended; the first tuner's numbers are the study's."""
     for record in outcome.records:
-        for decision in record["decisions"]:
+        for decision in record.decisions:
             if isinstance(decision, Extend):
                 yield decision.trial

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dasktune._engine.event_log import Record
 from dasktune._engine.trials import TrialRecord
+from dasktune._engine.tuner_records import Document
 from dasktune._study.study import Study
 from dasktune.algos.base import Tuner
 from dasktune.errors import DasktuneError
@@ -143,7 +143,7 @@ class _Check:
     def _records(self) -> list[tuple[int, TrialRecord]]:
         return list(self._study.records.items())
 
-    def _told(self) -> Iterator[Record]:
+    def _told(self) -> Iterator[Document]:
         """Yield what the tuner was told."""
         return (one for one in self._study.log(self._tuner) if one["kind"] == "tell")
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dasktune._driver.history import History
+from dasktune._driver.history import BEGUN, History
 from dasktune._engine.event_log import has_ended
+from dasktune._engine.tuner_records import Document, Record, ReportTold, TunerWidened, WorkAsked
 from dasktune.algos import Grid, Random
-from dasktune.errors import StorageError
+from dasktune.errors import CorruptRecordError, StorageError
 from dasktune.space import Float, Space
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import EventRow
 from dasktune.types import Direction
 from tests.storage.full_disk import FullDisk
 
+BEGINNINGS = {"tuner": {"inputs": {}}}
 FIRST, SECOND = (Grid(Space(lr=[0.1]), max_steps=steps) for steps in (3, 4))
 
 
@@ -29,7 +32,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 def write(database: Database, number: int, kind: str, place: int, **more: object) -> None:
-    payload = {"kind": kind, "place": place, "decisions": [], **more}
+    payload = {"kind": kind, "place": place, "decisions": [], **BEGINNINGS.get(kind, {}), **more}
     database.write(Batch(events=[EventRow(study_id=1, number=number, payload=payload)]))
 
 
@@ -39,12 +42,13 @@ def test_a_tuner_is_found_with_its_own_records(database: Database) -> None:
     write(database, 0, "tuner", 0, identity=FIRST.identity())
     write(database, 1, "tuner", 1, identity=SECOND.identity())
     write(database, 2, "ask", 0, capacity=2)
-    write(database, 3, "remark", 0)
+    write(database, 3, BEGUN, 0)
     assert history.read_on() is True
     assert history.read_on() is False
     assert history.next_number == 4
     place = history.place_of(FIRST)
-    assert (place.number, [one["kind"] for one in place.records]) == (0, ["tuner", "ask"])
+    assert (place.number, [one.cause.kind for one in place.records]) == (0, ["tuner", "ask"])
+    assert [one["kind"] for one in history.documents_of(0)] == ["tuner", "ask"]
     assert history.place_of(SECOND).number == 1
     new = history.place_of(Grid(Space(lr=[0.1]), max_steps=5))
     assert (new.number, new.records) == (2, [])
@@ -87,20 +91,34 @@ def test_notes_of_others_are_seen_and_take_no_number(database: Database) -> None
     assert history.read_on() is False
 
 
+def test_history_record_of_unknown_kind_is_refused(database: Database) -> None:
+    write(database, 0, "tuner", 0, identity=FIRST.identity())
+    write(database, 1, "remark", 0)
+    history = History(database, 1)
+    history.read_on()
+    with pytest.raises(CorruptRecordError, match=r"tell, .* got 'remark'"):
+        history.place_of(FIRST)
+
+
+EXTENDED: Document = {"do": "extend", "trial": 0}
+FINISHED: Document = {"do": "finish"}
+TOLD = ReportTold(trial=0, step=1, metrics={"loss": 1.0})
+
+
 def test_has_ended_needs_a_finish_decision() -> None:
-    asked = {"kind": "ask", "decisions": [{"do": "extend", "trial": 0}]}
-    ended = {"kind": "tell", "decisions": [{"do": "stop"}, {"do": "finish"}]}
+    asked = Record(cause=WorkAsked(capacity=1), place=0, decisions=(EXTENDED,))
+    ended = Record(cause=TOLD, place=0, decisions=({"do": "stop", "trial": 0}, FINISHED))
     assert not has_ended([])
     assert not has_ended([asked])
     assert has_ended([asked, ended])
 
 
 def test_a_tuner_that_was_widened_has_to_end_again() -> None:
-    ended = {"kind": "tell", "decisions": [{"do": "finish"}]}
-    widened = {"kind": "widen", "trials": 9, "decisions": [{"do": "extend", "trial": 0}]}
+    ended = Record(cause=TOLD, place=0, decisions=(FINISHED,))
+    widened = Record(cause=TunerWidened(trials=9), place=0, decisions=(EXTENDED,))
     assert not has_ended([ended, widened])
     assert has_ended([ended, widened, ended])
-    assert has_ended([{**widened, "decisions": [{"do": "finish"}]}])
+    assert has_ended([replace(widened, decisions=(FINISHED,))])
 
 
 def test_a_tuner_with_more_trials_is_the_known_one_widened(database: Database) -> None:

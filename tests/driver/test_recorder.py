@@ -11,6 +11,7 @@ import pytest
 from dasktune._driver.history import History
 from dasktune._driver.recorder import Recorder
 from dasktune._engine.outcome import Outcome
+from dasktune._engine.tuner_records import Record, WorkAsked
 from dasktune.errors import FencedError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
@@ -19,8 +20,9 @@ from dasktune.graph.keys import root_key
 from dasktune.sequences import Constant
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import CheckpointRow
+from dasktune.types import Finish
 
-ASKED = {"kind": "ask", "place": 0, "capacity": 1, "decisions": [{"do": "finish"}]}
+ASKED = Record(cause=WorkAsked(capacity=1), place=0, decisions=(Finish(),))
 
 
 @pytest.fixture

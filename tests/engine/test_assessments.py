@@ -6,6 +6,7 @@ import pytest
 
 from dasktune._engine.event_log import in_words, replay
 from dasktune._engine.outcome import RunAssessment
+from dasktune._engine.tuner_records import read_record
 from dasktune.algos import Random
 from dasktune.algos.curves import Curve, Persistence, Question
 from dasktune.algos.forest import Forest, ForestSource
@@ -66,8 +67,8 @@ def test_a_priority_reaches_the_tuner_and_the_log() -> None:
         "place": 0,
         "decisions": [],
     }
-    assert in_words(bench.log[-1]) == f"the priority of model {order.model}"
-    assert f"assess model {order.model}" in in_words(bench.log[-2])
+    assert in_words(read_record(bench.log[-1])) == f"the priority of model {order.model}"
+    assert f"assess model {order.model}" in in_words(read_record(bench.log[-2]))
 
 
 def test_a_replay_takes_priorities_from_the_log() -> None:
@@ -80,7 +81,7 @@ def test_a_replay_takes_priorities_from_the_log() -> None:
             bench.take(bench.engine.predicted(order.subject, answer, 0.0))
     assert [record["kind"] for record in bench.log].count("assessed") >= 4
     again = new_tuner()
-    replayed = replay(again, bench.log, Objective.single("loss", "minimize"))
+    replayed = replay(again, map(read_record, bench.log), Objective.single("loss", "minimize"))
     assert replayed.identical, str(replayed)
     assert models_of(again) == models_of(tuner)
 
@@ -89,7 +90,9 @@ def test_a_replay_takes_priorities_from_the_log() -> None:
 def test_a_run_that_goes_on_asks_open_questions_again(snapshot_every: int) -> None:
     before, tuner, order = asked_first(snapshot_every)
     again, restored = Bench(loss, before.trials), new_tuner()
-    again.take(again.engine.resume(restored, place=0, records=before.log, now=0.0))
+    again.take(
+        again.engine.resume(restored, place=0, records=map(read_record, before.log), now=0.0)
+    )
     assert questions(again) == [order]
     for bench in (before, again):
         bench.take(bench.engine.predicted(order.subject, PRIORITY, 0.0))
@@ -102,7 +105,9 @@ def test_a_run_that_goes_on_places_by_the_same_ranks() -> None:
     before.take(before.engine.predicted(order.subject, PRIORITY, 0.0))
     work(before)
     again = Bench(loss, before.trials)
-    again.take(again.engine.resume(new_tuner(), place=0, records=before.log, now=0.0))
+    again.take(
+        again.engine.resume(new_tuner(), place=0, records=map(read_record, before.log), now=0.0)
+    )
     ranks = {number: path.model_rank for number, path in before.dispatcher.plan.paths.items()}
     assert len(set(ranks.values())) > 1, "a priority has come, and a trial was drawn after it"
     plan = again.dispatcher.plan

@@ -5,22 +5,38 @@ from __future__ import annotations
 import pytest
 
 from dasktune._engine.event_log import (
-    Record,
-    cause_of,
+    cause_in_words,
     describe,
     difference_of,
     ending_of,
     extend_of,
     has_ended,
     in_words,
-    prediction_of,
-    recorded_report,
     replay,
-    report_of,
     seconds_of,
 )
+from dasktune._engine.tuner_records import (
+    Cause,
+    ClockNoted,
+    DevicesChosen,
+    Document,
+    FailureTold,
+    LoggedRecord,
+    PredictionTold,
+    PriorityTold,
+    Record,
+    ReportTold,
+    RetrainingBegun,
+    RetrainingEnded,
+    SnapshotTaken,
+    TimeTold,
+    TrialRetried,
+    TunerBegun,
+    TunerWidened,
+    WorkAsked,
+)
 from dasktune.algos import Grid
-from dasktune.algos.curves import Prediction
+from dasktune.errors import ConfigurationError
 from dasktune.needs import Needs
 from dasktune.sequences import Constant
 from dasktune.space import Space
@@ -28,6 +44,7 @@ from dasktune.types import (
     Decision,
     Extend,
     Finish,
+    Now,
     Objective,
     Predict,
     Rank,
@@ -73,36 +90,47 @@ def test_registration_is_described_by_a_digest() -> None:
     assert describe(register(seed=3)) == {**document, "seed": 3}
 
 
+def logged(cause: Cause, *decisions: Document) -> LoggedRecord:
+    return Record(cause=cause, place=0, decisions=decisions)
+
+
+TOLD = ReportTold(trial=1, step=2, metrics={"loss": 0.5, "acc": 1})
+ASKED = WorkAsked(capacity=1)
+RETRIED = TrialRetried(trial=1, step=0)
+WIDENED = TunerWidened(trials=9)
+RETRAINING = RetrainingBegun(trial=1, step=2)
+RETRAINED = RetrainingEnded(trial=1, step=2, metrics={"loss": 0.5})
+
+
 @pytest.mark.parametrize(
-    ("record", "words"),
+    ("cause", "words"),
     [
-        ({"kind": "tell", "trial": 1, "step": 2}, "the report of trial 1 at step 2"),
-        ({"kind": "fail", "trial": 1}, "the failure of trial 1"),
-        ({"kind": "retry", "trial": 1}, "taking trial 1 back, which had failed"),
-        (
-            {"kind": "retrain", "trial": 1, "step": 2},
-            "training trial 1 again, alone, to step 2",
-        ),
-        ({"kind": "retrained", "trial": 1}, "the end of training trial 1 again"),
-        ({"kind": "predicted", "trial": 1}, "a prediction for trial 1"),
-        ({"kind": "time", "seconds": 1234567.8}, "the time, 1.23457e+06 s"),
-        ({"kind": "ask", "capacity": 3}, "being asked for 3 workers"),
-        ({"kind": "widen", "trials": 9}, "being widened to 9 trials"),
-        ({"kind": "tuner"}, "the beginning"),
-        ({"kind": "guess"}, "a record of kind 'guess'"),
+        (TOLD, "the report of trial 1 at step 2"),
+        (FailureTold(trial=1, message="", traceback=""), "the failure of trial 1"),
+        (RETRIED, "taking trial 1 back, which had failed"),
+        (RETRAINING, "training trial 1 again, alone, to step 2"),
+        (RETRAINED, "the end of training trial 1 again"),
+        (PredictionTold(trial=1, prediction=None, seconds=0.0), "a prediction for trial 1"),
+        (PriorityTold(model=3, priority=None), "the priority of model 3"),
+        (DevicesChosen(trial=1, devices=((0, 2),)), "the choice of devices for trial 1: 2"),
+        (TimeTold(seconds=1234567.8), "the time, 1.23457e+06 s"),
+        (WorkAsked(capacity=3), "being asked for 3 workers"),
+        (WIDENED, "being widened to 9 trials"),
+        (TunerBegun(identity={}, inputs={}), "the beginning"),
+        (ClockNoted(seconds=1.0), "a record of kind 'clock'"),
     ],
 )
-def test_cause_of_a_call_in_words(record: Record, words: str) -> None:
-    assert cause_of(record) == words
+def test_cause_of_a_call_in_words(cause: Cause, words: str) -> None:
+    assert cause_in_words(cause) == words
 
 
 def test_record_in_words_lists_metrics_and_decisions() -> None:
     decisions = [describe(Extend(trial=1, until=4, priority=2.0)), describe(Finish())]
-    record = {"kind": "tell", "trial": 1, "step": 2, "metrics": {"loss": 0.5, "acc": 1}}
-    lines = in_words({**record, "decisions": decisions}).splitlines()
+    lines = in_words(logged(TOLD, *decisions)).splitlines()
     assert lines[0] == "the report of trial 1 at step 2 (loss 0.5, acc 1)"
     assert [line.split()[0] for line in lines[1:]] == ["extend", "finish"]
-    assert in_words({**record, "metrics": {}, "decisions": []}) == cause_of(record)
+    assert in_words(logged(RETRAINED)) == "the end of training trial 1 again (loss 0.5)"
+    assert in_words(logged(ASKED)) == cause_in_words(ASKED)
 
 
 @pytest.mark.parametrize(
@@ -126,91 +154,75 @@ def test_record_in_words_lists_metrics_and_decisions() -> None:
 def test_difference_names_the_first_other_decision(
     now: list[Decision], then: list[Decision], difference: str | None
 ) -> None:
-    record = {"kind": "ask", "capacity": 1, "decisions": [describe(each) for each in then]}
+    described = [describe(each) for each in then]
     words = None if difference is None else f"after being asked for 1 worker, {difference}"
-    assert difference_of(record, now) == words
-    assert difference_of({**record, "kind": "snapshot"}, now) is None
+    assert difference_of(logged(ASKED, *described), now) == words
+    assert difference_of(logged(SnapshotTaken(state={}), *described), now) is None
 
 
 def test_replay_counts_calls_up_to_the_difference() -> None:
     def grid() -> Grid:
         return Grid(Space(lr=[0.1]), max_steps=4)
 
-    tuner = grid()
-    asked = {"kind": "ask", "capacity": 1, "decisions": [describe(d) for d in tuner.ask(1)]}
-    clock = {"kind": "clock", "seconds": 2.0, "decisions": []}
-    records: list[Record] = [{"kind": "tuner", "decisions": []}, clock, asked]
+    asked = logged(ASKED, *(describe(decision) for decision in grid().ask(1)))
+    begun = logged(TunerBegun(identity={}, inputs={}))
+    records = [begun, logged(ClockNoted(seconds=2.0)), asked]
     same = replay(grid(), records, LOSS)
     assert (same.identical, same.calls) == (True, 2)
     assert str(same) == "identical: 2 calls of the tuner gave the recorded decisions"
-    other = replay(grid(), [*records, {**asked, "decisions": [describe(Finish())]}], LOSS)
+    other = replay(grid(), [*records, logged(ASKED, describe(Finish()))], LOSS)
     assert (other.identical, other.calls) == (False, 3)
     assert str(other).startswith("different at call 3: after being asked for 1 worker, decision 0")
-    broken = replay(grid(), [{"kind": "guess", "decisions": []}], LOSS)
-    assert str(broken).startswith("different at call 1: a record of kind 'guess': ")
 
 
-def test_report_is_read_back_from_its_record() -> None:
-    record = {"kind": "tell", "trial": 1, "step": 2, "metrics": {"loss": 0.5}}
-    assert recorded_report(record, LOSS) == report_of(1, 2, {"loss": 0.5}, LOSS)
-    assert recorded_report(record, LOSS).now is None
+def test_replay_names_the_call_that_a_tuner_refuses() -> None:
+    class Refusing(Grid):
+        def ask(self, capacity: int) -> list[Decision]:
+            raise ConfigurationError("no more work")
+
+    refused = replay(Refusing(Space(lr=[0.1]), max_steps=4), [logged(ASKED)], LOSS)
+    assert str(refused) == "different at call 1: being asked for 1 worker: no more work"
 
 
-def test_seconds_are_those_of_the_record() -> None:
-    assert seconds_of({"now": {"seconds": 3}, "seconds": 5.0}) == 3.0
-    assert seconds_of({"seconds": 5}) == 5.0
-    assert seconds_of({}) == 0.0
+def test_seconds_are_those_of_the_cause() -> None:
+    now = Now(seconds=3, step_seconds=1.0, workers=1)
+    assert seconds_of(ReportTold(trial=0, step=1, metrics={}, now=now)) == 3.0
+    assert isinstance(seconds_of(TimeTold(seconds=5)), float), "snapshots hold it"
+    assert seconds_of(PredictionTold(trial=0, prediction=None, seconds=5.0)) == 5.0
+    assert seconds_of(TOLD) == 0.0
 
 
-def test_prediction_of_none_is_none() -> None:
-    assert prediction_of({"prediction": None}) is None
-    scores = tuple(map(float, range(15)))
-    prediction = Prediction(after=2, steps=(4,), scores=(scores,), deviations=(0.1,))
-    assert prediction_of({"prediction": prediction.to_json()}) == prediction
-
-
-END: Record = {"kind": "tell", "decisions": [{"do": "finish", "reason": "target"}]}
-TOLD: Record = {"kind": "tell", "decisions": []}
+END = logged(TOLD, {"do": "finish", "reason": "target"})
 
 
 @pytest.mark.parametrize(
     ("records", "ended", "ending"),
     [
         ([], False, ""),
-        ([TOLD], False, ""),
+        ([logged(TOLD)], False, ""),
         ([END], True, "target"),
-        ([END, TOLD], True, "target"),
-        ([END, {"kind": "widen", "decisions": []}], False, ""),
-        ([END, {"kind": "retry", "decisions": []}], False, ""),
-        ([{"kind": "widen", "decisions": END["decisions"]}], True, "target"),
-        ([{"kind": "snapshot", "state": {"finished": True, "ending": "e"}}], True, "e"),
-        ([END, {"kind": "snapshot", "state": {"finished": False}}], False, ""),
-        ([END, {"kind": "retrain", "trial": 1, "decisions": []}], False, "target"),
+        ([END, logged(TOLD)], True, "target"),
+        ([END, logged(WIDENED)], False, ""),
+        ([END, logged(RETRIED)], False, ""),
+        ([logged(WIDENED, *END.decisions)], True, "target"),
+        ([logged(SnapshotTaken(state={"finished": True, "ending": "e"}))], True, "e"),
+        ([END, logged(SnapshotTaken(state={"finished": False}))], False, ""),
+        ([END, logged(RETRAINING)], False, "target"),
+        ([END, logged(RETRAINING), logged(RETRAINED)], True, "target"),
+        ([logged(SnapshotTaken(state={"finished": True, "retrained": [1]}))], False, ""),
         (
             [
-                END,
-                {"kind": "retrain", "trial": 1, "decisions": []},
-                {"kind": "retrained", "trial": 1, "decisions": []},
-            ],
-            True,
-            "target",
-        ),
-        (
-            [{"kind": "snapshot", "state": {"finished": True, "retrained": [1]}}],
-            False,
-            "",
-        ),
-        (
-            [
-                {"kind": "snapshot", "state": {"finished": True, "retrained": [1]}},
-                {"kind": "tell", "decisions": [{"do": "extend", "trial": 1}]},
+                logged(SnapshotTaken(state={"finished": True, "retrained": [1]})),
+                logged(TOLD, {"do": "extend", "trial": 1}),
             ],
             True,
             "",
         ),
     ],
 )
-def test_tuner_has_ended_by_its_records(records: list[Record], ended: bool, ending: str) -> None:
+def test_tuner_has_ended_by_its_records(
+    records: list[LoggedRecord], ended: bool, ending: str
+) -> None:
     assert (has_ended(records), ending_of(records)) == (ended, ending)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dasktune._engine.event_log import ending_of, has_ended, replay
+from dasktune._engine.tuner_records import Document, FailureTold, Record, TrialRetried, read_record
 from dasktune.algos import (
     ASHA,
     PBT,
@@ -56,7 +57,11 @@ def taken_back(bench: Bench, tuner: Tuner, raises: Callable[[float], bool]) -> B
     failed = [one.local for one in bench.trials.values() if one.state is TrialState.FAIL]
     again = Bench(loss, bench.trials, raises=raises)
     again.log = list(bench.log)
-    again.take(again.engine.resume(tuner, place=0, records=bench.log, now=0.0, retry=failed))
+    again.take(
+        again.engine.resume(
+            tuner, place=0, records=map(read_record, bench.log), now=0.0, retry=failed
+        )
+    )
     again.run()
     assert again.engine.finished
     return again
@@ -67,13 +72,13 @@ def taken_back(bench: Bench, tuner: Tuner, raises: Callable[[float], bool]) -> B
 def test_tuner_takes_failed_trials_back(name: str, share: float) -> None:
     bench = after_failures(TUNERS[name](), lambda lr: lr < share)
     assert any(one.state is TrialState.FAIL for one in bench.trials.values())
-    assert has_ended(bench.log)
+    assert has_ended(map(read_record, bench.log))
     again = taken_back(bench, TUNERS[name](), lambda lr: False)
     assert all(one.state is not TrialState.FAIL for one in again.trials.values())
     assert all(one.value is not None for one in again.trials.values())
     assert all(one.message == "" for one in again.trials.values())
     assert {one["kind"] for one in again.log} >= {"fail", "retry"}
-    assert replay(TUNERS[name](), again.log, OBJECTIVE).identical
+    assert replay(TUNERS[name](), map(read_record, again.log), OBJECTIVE).identical
     if name in IN_FULL:
         straight = after_failures(TUNERS[name](), lambda lr: False)
         values = {number: one.value for number, one in straight.trials.items()}
@@ -86,14 +91,17 @@ def test_trial_that_fails_again_is_final_until_the_next_retry() -> None:
     again = taken_back(bench, TUNERS["grid"](), lambda lr: lr < 0.2)
     states = [one.state for one in again.trials.values()]
     assert states == [TrialState.FAIL] + [TrialState.COMPLETE] * 7
-    assert has_ended(again.log)
+    assert has_ended(map(read_record, again.log))
     last = taken_back(again, TUNERS["grid"](), lambda lr: False)
     assert {one.state for one in last.trials.values()} == {TrialState.COMPLETE}
 
 
 def test_log_that_ends_with_a_retry_has_not_ended() -> None:
-    finish = {"kind": "fail", "decisions": [{"do": "finish", "reason": "target reached"}]}
-    retry = {"kind": "retry", "decisions": [{"do": "extend", "trial": 0}]}
+    failed = FailureTold(trial=0, message="boom", traceback="")
+    ends: Document = {"do": "finish", "reason": "target reached"}
+    finish = Record(cause=failed, place=0, decisions=(ends,))
+    extends: Document = {"do": "extend", "trial": 0}
+    retry = Record(cause=TrialRetried(trial=0, step=0), place=0, decisions=(extends,))
     assert has_ended([finish])
     assert not has_ended([finish, retry])
     assert (ending_of([finish]), ending_of([finish, retry])) == ("target reached", "")

@@ -10,10 +10,11 @@ import pytest
 
 from dasktune._engine import scaling
 from dasktune._engine.engine import Engine
-from dasktune._engine.event_log import Record, in_words, replay
+from dasktune._engine.event_log import in_words, replay
 from dasktune._engine.outcome import Outcome
 from dasktune._engine.scaling import DeviceChoices, Scale
 from dasktune._engine.trials import TrialRecord
+from dasktune._engine.tuner_records import Document, document_of, read_record
 from dasktune.algos import Tuner
 from dasktune.errors import InternalError
 from dasktune.graph.attempts import DispatchOptions
@@ -119,14 +120,14 @@ class Bench:
             **options,
         )
         self.workers, self.seconds = workers, seconds
-        self.log: list[Record] = []
+        self.log: list[Document] = []
         self.orders: list[RunStage] = []
         self.stops: list[str] = []
         self.trained: list[tuple[float, int, int, int]] = []
         """The learning rate, devices, first and last step of each stage."""
 
     def take(self, outcome: Outcome) -> None:
-        self.log += [json.loads(to_text(record)) for record in outcome.records]
+        self.log += [json.loads(to_text(document_of(record))) for record in outcome.records]
         self.orders += [order for order in outcome.orders if isinstance(order, RunStage)]
         self.stops += [order.attempt for order in outcome.orders if isinstance(order, StopStage)]
 
@@ -148,7 +149,7 @@ class Bench:
                 for step, metrics in node.metrics.items():
                     self.dispatcher.plan.learn(leaf, step, metrics=metrics)
         self.engine.recall(before.engine.view.kept)
-        self.take(self.engine.resume(tuner, place=0, records=before.log, now=0.0))
+        self.take(self.engine.resume(tuner, place=0, records=map(read_record, before.log), now=0.0))
         return self
 
     def ask(self) -> Bench:
@@ -197,7 +198,7 @@ class Bench:
             start = step
 
     @property
-    def rows(self) -> list[Record]:
+    def rows(self) -> list[Document]:
         return [record for record in self.log if record["kind"] == "devices"]
 
     @property
@@ -306,10 +307,10 @@ def test_replay_of_choices_is_identical() -> None:
     bench = ladder(8, 4, 1)
     assert [row["trial"] for row in bench.rows] == [0, 1, 2, 3, 0]
     assert bench.rows[-1]["devices"] == [[0, 1], [2, 2], [4, 8]]
-    answer = replay(Ladder((8, 4, 1)), bench.log, LOSS)
+    answer = replay(Ladder((8, 4, 1)), map(read_record, bench.log), LOSS)
     assert answer.identical
     assert answer.calls == len([each for each in bench.log if each["kind"] != "devices"])
-    words = in_words(bench.rows[-1])
+    words = in_words(read_record(bench.rows[-1]))
     assert words == "the choice of devices for trial 0: 1, 2 from step 2, 8 from step 4"
 
 
@@ -494,7 +495,7 @@ def test_a_grown_trial_keeps_its_devices_after_a_crash() -> None:
     again.resume(Ladder((1, 1, 1)), before).join().run()
     assert again.trained == [(0.1, 4, 1, 2), (0.1, 4, 2, 4), (0.1, 4, 4, 8)]
     assert again.rows == []
-    assert replay(Ladder((1, 1, 1)), [*before.log, *again.log], LOSS).identical
+    assert replay(Ladder((1, 1, 1)), map(read_record, [*before.log, *again.log]), LOSS).identical
 
 
 def test_no_stage_is_stopped_while_its_speed_is_unknown() -> None:

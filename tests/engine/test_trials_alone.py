@@ -9,6 +9,7 @@ import pytest
 
 from dasktune._engine.event_log import has_ended, replay
 from dasktune._engine.trials import Alone, TrialRecord
+from dasktune._engine.tuner_records import read_record
 from dasktune.algos import ASHA, Grid, StoppingASHA, Tuner
 from dasktune.errors import ConfigurationError
 from dasktune.needs import NO_NEEDS, Needs
@@ -38,10 +39,14 @@ def test_trials_asked_for_later_are_trained_alone(stages: int) -> None:
     waiting = {number for number, trial in first.trials.items() if trial.until is not None}
     told = {number: trial.steps for number, trial in first.trials.items()}
     again = resumed(first, trains_alone=True)
-    again.take(again.engine.resume(Halving(), place=0, records=first.log, now=0.0))
+    again.take(
+        again.engine.resume(Halving(), place=0, records=map(read_record, first.log), now=0.0)
+    )
     again.run()
     assert summary(again.trials) == END, "as the tuner decides on the same values"
-    assert replay(Halving(), again.log, Objective.single("loss", "minimize")).identical
+    assert replay(
+        Halving(), map(read_record, again.log), Objective.single("loss", "minimize")
+    ).identical
     alone = {number for number, trial in again.trials.items() if trial.alone is not None}
     assert waiting <= alone <= waiting | {1, 3}, "those that were promoted later, too"
     for number, trial in again.trials.items():
@@ -62,7 +67,11 @@ def test_failed_trial_that_is_taken_back_is_trained_alone() -> None:
     first.run()
     (failed,) = [n for n, trial in first.trials.items() if trial.state is TrialState.FAIL]
     again = resumed(first, trains_alone=True)
-    again.take(again.engine.resume(tuner(), place=0, records=first.log, now=0.0, retry=[failed]))
+    again.take(
+        again.engine.resume(
+            tuner(), place=0, records=map(read_record, first.log), now=0.0, retry=[failed]
+        )
+    )
     again.run()
     assert {trial.state for trial in again.trials.values()} == {TrialState.COMPLETE}
     assert {number: trial.alone for number, trial in again.trials.items()} == {
@@ -107,7 +116,11 @@ def retrained(before: Bench, tuner: Tuner, *, most: int = 1000, **options: Any) 
     again = resumed(before, right, **options)
     again.take(
         again.engine.resume(
-            tuner, place=0, records=before.log, now=0.0, retrain=range(len(before.trials))
+            tuner,
+            place=0,
+            records=map(read_record, before.log),
+            now=0.0,
+            retrain=range(len(before.trials)),
         )
     )
     again.run(most)
@@ -117,7 +130,7 @@ def retrained(before: Bench, tuner: Tuner, *, most: int = 1000, **options: Any) 
 def check_retrained(bench: Bench, before: Bench, tuner: Tuner) -> None:
     """Check that trials have new values and no mark, and that all decisions stay."""
     assert bench.engine.finished
-    assert has_ended(bench.log)
+    assert has_ended(map(read_record, bench.log))
     for number, trial in bench.trials.items():
         old = before.trials[number]
         assert (trial.state, trial.steps, trial.until) == (old.state, old.steps, None)
@@ -126,7 +139,7 @@ def check_retrained(bench: Bench, before: Bench, tuner: Tuner) -> None:
         assert trial.alone.told == 0, "not marked"
         assert bench.dispatcher.plan.paths[number].leaf.is_alone
     assert {record["kind"] for record in bench.log[len(before.log) :]} == {"retrain", "retrained"}
-    result = replay(tuner, bench.log, OBJECTIVE)
+    result = replay(tuner, map(read_record, bench.log), OBJECTIVE)
     assert result.identical
     assert result.calls == len(before.log), "the tuner was called no more"
 
@@ -167,9 +180,13 @@ def test_retraining_that_was_killed_goes_on(most: int, snapshot_every: int) -> N
     before = run_of(TUNERS["asha"]())
     killed = retrained(before, TUNERS["asha"](), most=most, snapshot_every=snapshot_every)
     assert not killed.engine.finished
-    assert not has_ended(killed.log)
+    assert not has_ended(map(read_record, killed.log))
     again = resumed(killed, right)
-    again.take(again.engine.resume(TUNERS["asha"](), place=0, records=killed.log, now=0.0))
+    again.take(
+        again.engine.resume(
+            TUNERS["asha"](), place=0, records=map(read_record, killed.log), now=0.0
+        )
+    )
     again.run()
     assert len(again.order_of_runs) == len(before.trials) - most
     again.log = [record for record in again.log if record["kind"] != "snapshot"]
@@ -181,11 +198,13 @@ def test_retrained_trial_that_raises_keeps_its_value() -> None:
     again = resumed(before, right)
     again.raises = lambda lr: lr == 0.1
     again.take(
-        again.engine.resume(Halving(), place=0, records=before.log, now=0.0, retrain=range(4))
+        again.engine.resume(
+            Halving(), place=0, records=map(read_record, before.log), now=0.0, retrain=range(4)
+        )
     )
     again.run()
     assert again.engine.finished
-    assert has_ended(again.log)
+    assert has_ended(map(read_record, again.log))
     (failed,) = [n for n, trial in again.trials.items() if trial.params["lr"] == 0.1]
     assert summary(again.trials)[failed] == END[failed]
     alone = again.trials[failed].alone
@@ -205,11 +224,15 @@ def test_paused_trial_may_be_retrained_while_tuner_goes_on(stages: int) -> None:
     first.run(stages)
     paused = [n for n, trial in first.trials.items() if trial.state is TrialState.PAUSED]
     again = resumed(first, trains_alone=True)
-    again.take(again.engine.resume(Halving(), place=0, records=first.log, now=0.0, retrain=paused))
+    again.take(
+        again.engine.resume(
+            Halving(), place=0, records=map(read_record, first.log), now=0.0, retrain=paused
+        )
+    )
     again.run()
     assert again.engine.finished
     assert summary(again.trials) == END
-    assert replay(Halving(), again.log, OBJECTIVE).identical
+    assert replay(Halving(), map(read_record, again.log), OBJECTIVE).identical
     for trial in again.trials.values():
         assert trial.alone is not None
         assert trial.alone.told < trial.steps, "none is marked"
@@ -221,6 +244,10 @@ def test_trials_that_cannot_be_retrained_are_left_out() -> None:
     first.run(2)
     again = resumed(first)
     grid = TUNERS["grid"]()
-    again.take(again.engine.resume(grid, place=0, records=first.log, now=0.0, retrain=range(3)))
+    again.take(
+        again.engine.resume(
+            grid, place=0, records=map(read_record, first.log), now=0.0, retrain=range(3)
+        )
+    )
     told = [record["trial"] for record in again.log if record["kind"] == "retrain"]
     assert told == [0], "trial 1 has failed, and trial 2 has not reported"

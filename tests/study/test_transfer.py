@@ -31,8 +31,8 @@ def tpe(seed: int, space: dt.Space = SPACE) -> dt.algos.Random:
 
 def inputs_of(opened: dt.Study) -> dict[str, Any]:
     """Return the inputs that the first tuner of a study began with."""
-    (first, *_) = opened.results.history.begun
-    return dict(first["inputs"])
+    (first, *_) = opened.results.history.begun.values()
+    return dict(first.inputs)
 
 
 def optimize(opened: dt.Study, tuner: dt.algos.Tuner, client: Client, **options: Any) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dasktune._engine.engine import Engine
-from dasktune._engine.event_log import Record
 from dasktune._engine.outcome import Outcome
+from dasktune._engine.tuner_records import NewRecord, ReportTold
 from dasktune.graph.attempts import QUEUE_LENGTH
 from dasktune.graph.events import (
     Event,
@@ -54,11 +54,11 @@ class Told:
     def __init__(self) -> None:
         self._steps: dict[tuple[int, int], Step] = {}
 
-    def take(self, records: Iterable[Record]) -> None:
+    def take(self, records: Iterable[NewRecord]) -> None:
         """Record that events are durable now."""
         for record in records:
-            if record["kind"] == "tell":
-                trial, step = (record["place"], record["trial"]), record["step"]
+            if isinstance(record.cause, ReportTold):
+                trial, step = (record.place, record.cause.trial), record.cause.step
                 before = self._steps.get(trial, 0)
                 check(before < step, f"trial {trial[1]} is told step {step} after step {before}")
                 self._steps[trial] = step

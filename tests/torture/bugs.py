@@ -17,9 +17,9 @@ from dasktune._driver.retention.evict import Evictor
 from dasktune._driver.reuse import KnownStates
 from dasktune._driver.shared_stages import SharedStages
 from dasktune._engine.engine import Engine
-from dasktune._engine.event_log import Record
 from dasktune._engine.outcome import Order, Outcome, with_save_points
 from dasktune._engine.session import Session
+from dasktune._engine.tuner_records import LoggedRecord, read_record
 from dasktune._worker.messages import StageMessage, StageProgress
 from dasktune.graph.attempts import Attempt
 from dasktune.graph.dispatch import Dispatcher
@@ -119,10 +119,10 @@ class CountsLostWorkers(Attempts):
 
 
 class ResumesFromFirstSnapshot(History):
-    def _last_records(self, place: int) -> list[Record]:
+    def _last_records(self, place: int) -> list[LoggedRecord]:
         records = super()._last_records(place)
         snapshots = self.database.tuner_events(self.study_id, "snapshot")
-        return [snapshots[0].payload, *records[1:]] if snapshots else records
+        return [read_record(snapshots[0].payload), *records[1:]] if snapshots else records
 
 
 class _UnknownStarts(OpenAttempts):

@@ -20,10 +20,11 @@ from dasktune._driver.numerics import NumericClasses, NumericRule
 from dasktune._driver.retention.evict import Evictor
 from dasktune._driver.run import begin_tuner
 from dasktune._driver.shared_stages import NoSharing, SharedStages
-from dasktune._engine.event_log import Record, replay
+from dasktune._engine.event_log import replay
 from dasktune._engine.outcome import Outcome, RunPrediction
 from dasktune._engine.timeouts import Waits
 from dasktune._engine.trials import TrialRecord
+from dasktune._engine.tuner_records import NewRecord
 from dasktune._worker.messages import StageEnded, StageMessage
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
@@ -138,7 +139,7 @@ class Driver:
             rule if "numeric" in fleet.features else None, world.store.checkpoints
         )
         self._has_met = False
-        self._untold: list[Record] = []
+        self._untold: list[NewRecord] = []
         self._events = self._decided = 0
         self.recorder = world.parts.recorder(
             self._history,
@@ -357,7 +358,7 @@ class Driver:
         for record in outcome.records:
             self._events += 1
             self._untold.append(record)
-            if record.get("decisions", True):
+            if record.decisions:
                 self._decided = self._events
         self.study.tell(*outcome.orders, *outcome.reports)
         for order in outcome.orders:

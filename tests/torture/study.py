@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from dasktune._driver.history import History
-from dasktune._engine.event_log import Record
+from dasktune._engine.tuner_records import LoggedRecord
 from dasktune.algos.base import Tuner
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.fair_shares import StudyShares
@@ -135,7 +135,7 @@ class Study:
         """Return epoch seconds, by the clock of the driver."""
         return self.world.epoch + self.offset
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[LoggedRecord]:
         """Return all durable events of the tuner."""
         return list(History(self.world.database, self.id).records_of(0))
 
