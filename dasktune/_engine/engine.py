@@ -6,6 +6,9 @@ machine.
 
 Every call of the tuner is a record (`dasktune._engine.tuner_records`). A tuner that was interrupted
 is made again from its last snapshot and the records since.
+
+The engine has four parts: `TunerLog` gathers the records, `TrialKeeper` holds the trials,
+`TrialTraining` asks the dispatcher for their steps, and `TrialDevices` chooses their devices.
 """
 
 from __future__ import annotations
@@ -13,29 +16,27 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import assert_never
 
-from dasktune._engine.event_log import call, difference_of, report_of, seconds_of
+from dasktune._engine.event_log import report_of
 from dasktune._engine.outcome import Order, Outcome, RunAssessment, RunPrediction
-from dasktune._engine.scaling import DeviceChoices, Scale, count_living, one_device_text
+from dasktune._engine.scaling import Scale
 from dasktune._engine.session import Session, after_last_snapshot
-from dasktune._engine.trials import Alone, TrialRecord, lineage_of
+from dasktune._engine.trial_devices import DevicesOf, TrialDevices
+from dasktune._engine.trial_keeper import TrialKeeper
+from dasktune._engine.trial_training import NeedsOf, TrialTraining
+from dasktune._engine.trials import Alone, TrialRecord
+from dasktune._engine.tuner_log import SNAPSHOT_EVERY, TunerLog, replay_record
 from dasktune._engine.tuner_records import (
-    Cause,
     ClockNoted,
-    DevicesChosen,
     FailureTold,
     LoggedRecord,
-    NewRecord,
     PredictionTold,
     PriorityTold,
-    Record,
     ReportTold,
     RetrainingBegun,
     RetrainingEnded,
-    SnapshotTaken,
     TimeTold,
     TrialRetried,
     TunerBegun,
@@ -48,7 +49,6 @@ from dasktune.algos.forest.priority import Priority
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.algos.stopping import beyond_bounds
 from dasktune.errors import ConfigurationError, InternalError, unknown
-from dasktune.graph.devices import Periods, before, devices_text
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Bound,
@@ -61,8 +61,7 @@ from dasktune.graph.events import (
 )
 from dasktune.graph.kept_speeds import KeptMeasurements
 from dasktune.graph.view import RunView
-from dasktune.needs import Needs, NumericClass
-from dasktune.space import with_branches
+from dasktune.needs import NumericClass
 from dasktune.types import (
     Assess,
     Decision,
@@ -76,57 +75,17 @@ from dasktune.types import (
     Rank,
     Register,
     Report,
-    Sequences,
     Step,
     Stop,
     TrialState,
-    Value,
-    ended_at,
 )
-
-SNAPSHOT_EVERY = 1000
-"""Records of a tuner between two snapshots of it, unless told otherwise."""
-
-MOST_LIVING = 4
-"""With more living trials for each worker, every trial is trained on one device."""
-
-NeedsOf = Callable[[Mapping[str, Value]], Needs]
-"""Returns the needs of a configuration from its values at step 0; raises `ConfigurationError`."""
-
-DevicesOf = Callable[[Needs | None], int]
-"""Returns how many devices train a trial together, from its own needs if it has any.
-
-Raises `ConfigurationError` if its needs leave that open.
-"""
 
 
 class Engine:
     """Runs one tuner at a time over a dispatcher.
 
-    Parameters
-    ----------
-    dispatcher
-        Holds the plan that all tuners of the study share.
-    objective
-        What the study optimises.
-    trials
-        The study's trials so far; new ones are added to it.
-    fails_on_nan
-        Whether a value that is NaN or infinite ends its trial as a failure.
-    trains_alone
-        Whether trials are trained alone from now on: their trainer does not resume exactly. Those
-        that have ended stay as they are.
-    lone_lineages
-        If not all are: the lineages whose trials are trained alone from now on.
-    snapshot_every
-        Records of a tuner between two snapshots of it, or as many as it has trials if those
-        are more: so that a snapshot's share of the cost of a record does not grow.
-    needs_of
-        See `NeedsOf`; None if configurations have no needs of their own.
-    devices_of
-        See `DevicesOf`; None if each trial is trained on one device.
-    scale
-        Lets trials be trained on more devices than they need, late in a study.
+    New trials are added to `trials`. With `fails_on_nan`, a value that is NaN or infinite ends its
+    trial as a failure. `TunerLog`, `TrialTraining` and `TrialDevices` explain the other options.
     """
 
     def __init__(
@@ -152,22 +111,27 @@ class Engine:
         self.own_workers = 0
         """Number of trials that a loop of the user trains side by side."""
         self._fails_on_nan = fails_on_nan
-        self._trains_alone, self._lone_lineages = trains_alone, lone_lineages
-        self._snapshot_every = snapshot_every
-        self._needs_of = needs_of
-        self._devices_of = devices_of
-        self._choices = None if scale is None else DeviceChoices(scale, self.view)
-        self._without_needs: dict[int, str] = {}
-        """Why trials have no known needs, by number: they cannot be trained."""
+        self._log = TunerLog(snapshot_every)
+        self._keeper = TrialKeeper(trials, objective)
+        self._training = TrialTraining(
+            dispatcher,
+            self._keeper,
+            needs_of=needs_of,
+            trains_alone=trains_alone,
+            lone_lineages=lone_lineages,
+        )
+        self._devices = TrialDevices(
+            *(dispatcher, self._keeper, self._training, self._log),
+            devices_of=devices_of,
+            scale=scale,
+        )
         self._session: Session | None = None
         self._clock_before = 0.0
         self._orders: list[Order] = []
-        self._records: list[NewRecord] = []
         self._reports: list[Report] = []
         self._warnings: list[str] = []
         self._is_held = False
         """Whether a warning of this run says that values beyond the bounds count as the bound."""
-        self._changed: dict[int, None] = {}
         self._todo: deque[Instruction] = deque()
 
     @property
@@ -184,11 +148,8 @@ class Engine:
 
     @property
     def least_workers(self) -> int:
-        """The number of workers without which no stage of now can be trained.
-
-        With `scale`, trials that wait for more workers than there are go on with fewer.
-        """
-        return 1 if self._choices is not None else self.view.least_workers
+        """The number of workers without which no stage of now can be trained."""
+        return self._devices.least_workers
 
     @property
     def model_weights(self) -> list[ModelWeight]:
@@ -234,17 +195,16 @@ class Engine:
             If the tuner is for one objective and the study has several.
         """
         refuse_objectives(tuner, self.objective)
-        self._session = Session(tuner, place)
+        self._session = session = Session(tuner, place)
         self._clock_before = -now
-        if self._choices is not None:
-            self._choices.expected = capacity
+        self._devices.expect(capacity)
         inputs = dict(inputs or {})
         if tuner.timed:
             inputs["directions"] = [direction.value for direction in self.objective.directions]
         tuner.prepare(inputs)
         # As the database gives it back, so that it is known again in this process, too.
         identity = json.loads(json.dumps(tuner.identity()))
-        self._note(TunerBegun(identity=identity, inputs=inputs), ())
+        self._log.note(session, TunerBegun(identity=identity, inputs=inputs))
         self._ask(capacity, now)
         return self._settle(now)
 
@@ -261,24 +221,10 @@ class Engine:
     ) -> Outcome:
         """Go on with a tuner whose records are in the log.
 
-        Parameters
-        ----------
-        tuner
-            A new one of the recorded identity.
-        place
-            Which of the study's tuners it is.
-        records
-            All of its records.
-        now
-            Seconds since the run began.
-        widen
-            Number of trials in all that it is given from now on, if it changes.
-        retry
-            The failed trials that it takes back, by its own numbers.
-        retrain
-            The trials that are trained again, alone, to the step of their last report, by its own
-            numbers. The tuner is not told: its decisions stay. Left out are trials that it waits
-            for, and those that have failed or never reported.
+        `tuner` is a new one of the recorded identity. It is given `widen` trials in all from now
+        on, takes back the failed trials `retry`, and has the trials `retrain` trained again, alone,
+        to the step of their last report; these are its own numbers of trials. Left out of `retrain`
+        are trials that the tuner waits for, and those that have failed or never reported.
 
         Raises
         ------
@@ -290,10 +236,10 @@ class Engine:
             if trial.tuner == place:
                 session.numbers[trial.local] = trial.number
         for record in after_last_snapshot(records):
-            self._replay(session, record)
+            replay_record(session, self._keeper, record, self.objective)
         self._clock_before = session.seconds - now
         # Rows say this already; written again, they could undo what another driver added.
-        self._changed.clear()
+        self._keeper.take_changed()
         self._ask_again(session, now)
         for local in retry:
             self._retry(session, local, now)
@@ -313,34 +259,22 @@ class Engine:
             self._work(now)
             if self.view.is_under_way:
                 break
-        if self._choices is not None and not is_asked:
-            self._give_more_devices(self._choices, now)
+        if self._session is not None and not is_asked:
+            self._todo.extend(self._devices.give_more(self._session, now))
         return self._settle(now)
 
     def handle(self, event: Event, now: float) -> Outcome:
         """Handle one event of the runner."""
         self._todo.extend(self._dispatcher.handle(event, now))
-        if self._choices is not None:
-            self._work(now)
-            self._give_fewer_devices(self._choices, now)
-            self._take_devices_back(self._choices, now)
-            self._go_on_with_others(self._choices, now)
+        self._work(now)
+        if self._session is not None:
+            self._todo.extend(self._devices.follow(self._session, now))
         return self._settle(now)
 
     def predicted(
         self, subject: int | Assess, answer: Prediction | Priority | None, now: float
     ) -> Outcome:
-        """Handle the answer of a `RunPrediction` or `RunAssessment`; None if it failed.
-
-        Parameters
-        ----------
-        subject
-            Its subject: the number of a trial, or a model.
-        answer
-            The prediction of that trial, or the priority of that model.
-        now
-            Seconds since the run began.
-        """
+        """Handle the answer of a `RunPrediction` or `RunAssessment`; None if it failed."""
         session = self._session
         if session is None:
             return self._settle(now)
@@ -382,12 +316,7 @@ class Engine:
     def dismiss(self, saved: Sequence[Saved] = (), now: float = 0.0) -> None:
         """Forget all workers, requests and attempts: nothing more will be heard of them.
 
-        Parameters
-        ----------
-        saved
-            The last states that became durable. The plan takes them; no tuner is told of them.
-        now
-            Seconds since the run began.
+        The plan takes the last states that became durable; no tuner is told of them.
         """
         if saved:
             self._dispatcher.drain()  # or they would start stages
@@ -398,12 +327,7 @@ class Engine:
     def meet(self, plain: NumericClass, present: Collection[NumericClass]) -> None:
         """Handle the numeric classes of the first workers, before any of them has a stage.
 
-        Parameters
-        ----------
-        plain
-            The class that no keys name.
-        present
-            Those of the workers.
+        No keys name the class `plain`; `present` are those of the workers.
         """
         known = self._dispatcher.plan.paths
         begun = [
@@ -426,17 +350,18 @@ class Engine:
         """Write down how long a timed tuner has run: what it ran since its last call counts."""
         session = self._session
         if session is not None and session.tuner.timed and not session.finished:
-            self._note(ClockNoted(seconds=self._clock(now)), ())
+            self._log.note(session, ClockNoted(seconds=self._clock(now)))
 
     def mute(self, now: float) -> None:
         """Tell the tuner nothing more: it cannot go on as it was asked to."""
         # What a call had begun when it was broken off must not be written by halves.
-        self._records, self._reports, self._changed = [], [], {}
+        self._log.drop()
+        self._keeper.take_changed()
+        self._reports = []
         self._todo.clear()
         session = self._session
         if session is not None and session.tuner.timed and not session.finished:
-            cause = ClockNoted(seconds=self._clock(now))
-            self._records = [Record(cause=cause, place=session.place)]
+            self._log.add(session, ClockNoted(seconds=self._clock(now)))
         self._session = None
 
     # ------------------------------------------------------------- tuner and records
@@ -448,7 +373,7 @@ class Engine:
             return False
         decisions = session.tuner.ask(capacity)
         if decisions:
-            self._note(WorkAsked(capacity=capacity), decisions)
+            self._log.note(session, WorkAsked(capacity=capacity), decisions)
             self._apply(session, decisions, now)
         return bool(decisions)
 
@@ -470,21 +395,20 @@ class Engine:
             scored if trial.local == trial.number else replace(scored, trial=trial.number)
         )
         self.reports_told += 1
+        metrics = dict(report.metrics)
         if is_retrained:
-            self._take_retrained(session, trial, scored)
-            metrics = dict(report.metrics)
+            self._keeper.end_retraining(session, trial, scored)
             ended = RetrainingEnded(trial=trial.local, step=trial.steps, metrics=metrics)
-            self._note(ended, ())
+            self._log.note(session, ended)
             return
         if self._fails_on_nan and math.inf in scored.losses:
             self._fail_on_nan(report, now)
             return
-        self._take_report(session, trial, scored)
+        self._keeper.report(session, trial, scored)
         decisions = session.tuner.tell(scored)
         self._warn_of_bounds(session, trial, scored)
-        metrics = dict(report.metrics)
         cause = ReportTold(trial=trial.local, step=report.step, metrics=metrics, now=clock)
-        self._note(cause, decisions)
+        self._log.note(session, cause, decisions)
         self._apply(session, decisions, now)
 
     def _warn_of_bounds(self, session: Session, trial: TrialRecord, report: Report) -> None:
@@ -509,7 +433,8 @@ class Engine:
         session.questions.discard(local)
         decisions = session.tuner.tell_prediction(local, prediction)
         seconds = self._clock(now)
-        self._note(PredictionTold(trial=local, prediction=prediction, seconds=seconds), decisions)
+        cause = PredictionTold(trial=local, prediction=prediction, seconds=seconds)
+        self._log.note(session, cause, decisions)
         self._apply(session, decisions, now)
 
     def _tell_priority(
@@ -519,7 +444,7 @@ class Engine:
             return  # the tuner has ended, or is another one
         session.assessed.discard(model)
         decisions = session.tuner.tell_priority(model, priority)
-        self._note(PriorityTold(model=model, priority=priority), decisions)
+        self._log.note(session, PriorityTold(model=model, priority=priority), decisions)
         self._apply(session, decisions, now)
 
     def _now_of(self, session: Session, report: Report, now: float) -> Now | None:
@@ -550,7 +475,7 @@ class Engine:
             return
         seconds = max(self._clock(now), session.tuner.due_seconds or 0.0)
         decisions = session.tuner.tell_time(seconds)
-        self._note(TimeTold(seconds=seconds), decisions)
+        self._log.note(session, TimeTold(seconds=seconds), decisions)
         self._apply(session, decisions, now)
         self._work(now)
 
@@ -582,201 +507,55 @@ class Engine:
         session, trial = self._session, self.trials[failure.trial]
         if session is None or trial.tuner != session.place or trial.state.is_finished:
             return
-        if trial.local in session.retrained:
-            self._take_retrained(session, trial, None)
+        local, message, traceback = trial.local, failure.message, failure.traceback
+        if local in session.retrained:
+            self._keeper.end_retraining(session, trial, None)
             ended = RetrainingEnded(
-                trial=trial.local,
-                step=trial.steps,
-                message=failure.message,
-                traceback=failure.traceback,
+                trial=local, step=trial.steps, message=message, traceback=traceback
             )
-            self._note(ended, ())
+            self._log.note(session, ended)
             return
-        self._take_failure(session, trial, failure.message, failure.traceback)
-        decisions = session.tuner.tell_failure(trial.local)
-        message, traceback = failure.message, failure.traceback
-        cause = FailureTold(trial=trial.local, message=message, traceback=traceback)
-        self._note(cause, decisions)
+        self._keeper.fail(session, trial, message, traceback)
+        decisions = session.tuner.tell_failure(local)
+        cause = FailureTold(trial=local, message=message, traceback=traceback)
+        self._log.note(session, cause, decisions)
         self._apply(session, decisions, now)
 
     def _retry(self, session: Session, local: int, now: float) -> None:
-        trial = self.trials[session.numbers[local]]
+        trial = self._keeper.of(session, local)
         self._dispatcher.forgive(trial.number)
-        self._take_retry(session, trial)
+        self._keeper.retry(session, trial)
         decisions = session.tuner.tell_retry(local, trial.steps)
-        self._note(TrialRetried(trial=local, step=trial.steps), decisions)
+        self._log.note(session, TrialRetried(trial=local, step=trial.steps), decisions)
         self._apply(session, decisions, now)
 
     def _retrain(self, session: Session, local: int, now: float) -> None:
-        trial = self.trials[session.numbers[local]]
+        trial = self._keeper.of(session, local)
         is_waited_for = local in session.requests or local in session.retrained
         if is_waited_for or trial.state is TrialState.FAIL or not trial.steps:
             return
         self._dispatcher.forgive(trial.number)
-        self._take_retrain(session, trial)
-        self._note(RetrainingBegun(trial=local, step=trial.steps), ())
-        self._train_again(trial, now)
-
-    def _train_again(self, trial: TrialRecord, now: float) -> None:
-        """Ask the dispatcher for what a trial has reported, trained by itself."""
-        if self._fails_without_needs(trial):
-            return
-        self._separate(trial)
-        self._todo.extend(self._dispatcher.extend(trial.number, trial.steps, 0.0, now))
+        self._keeper.retrain(session, trial)
+        self._log.note(session, RetrainingBegun(trial=local, step=trial.steps))
+        self._todo.extend(self._training.train_again(trial, now))
 
     def _widen(self, session: Session, trials: int, now: float) -> None:
-        self._reopen(session)
+        self._keeper.reopen(session)
         before = session.tuner.max_steps
         decisions = session.tuner.widen(trials)
-        for trial in self._lengthened(session, before):
-            self._make_known(trial)
-        self._note(TunerWidened(trials=trials), decisions)
+        for trial in self._keeper.lengthen(session, before):
+            self._make_known(session, trial)
+        self._log.note(session, TunerWidened(trials=trials), decisions)
         self._apply(session, decisions, now)
-
-    def _take_report(self, session: Session, trial: TrialRecord, report: Report) -> None:
-        trial.steps, trial.values = report.step, self.objective.values(report.metrics)
-        trial.ended_at = ended_at(report.metrics)
-        if trial.until is None or report.step >= trial.until:
-            trial.until = None
-            session.requests.pop(trial.local, None)
-            done = report.step >= trial.max_steps
-            trial.state = TrialState.COMPLETE if done else TrialState.PAUSED
-        self._changed[trial.number] = None
-
-    def _take_failure(
-        self, session: Session, trial: TrialRecord, message: str, traceback: str
-    ) -> None:
-        session.requests.pop(trial.local, None)
-        session.questions.discard(trial.local)
-        trial.state, trial.until = TrialState.FAIL, None
-        trial.message, trial.traceback = message, traceback
-        self._changed[trial.number] = None
-
-    def _take_retry(self, session: Session, trial: TrialRecord) -> None:
-        """Open the tuner again, and a trial that had failed."""
-        self._reopen(session)
-        trial.state, trial.message, trial.traceback = TrialState.PAUSED, "", ""
-        self._changed[trial.number] = None
-
-    def _take_retrain(self, session: Session, trial: TrialRecord) -> None:
-        session.retrained.add(trial.local)
-        trial.state, trial.until = TrialState.RUNNING, trial.steps
-        self._changed[trial.number] = None
-
-    def _take_retrained(self, session: Session, trial: TrialRecord, report: Report | None) -> None:
-        """Give a trial its new values; without a report it failed, and keeps its old ones."""
-        session.retrained.discard(trial.local)
-        trial.state, trial.until = session.state_of(trial), None
-        if report is not None:
-            trial.values = self.objective.values(report.metrics)
-            trial.ended_at = ended_at(report.metrics)
-            trial.alone = replace(trial.alone or Alone(), told=0)
-        self._changed[trial.number] = None
-
-    def _reopen(self, session: Session) -> None:
-        """Open the tuner again, and what it had not stopped itself."""
-        session.finished, session.ending = False, ""
-        for local, number in session.numbers.items():
-            trial = self.trials[number]
-            if trial.state is TrialState.PRUNED and local not in session.stopped:
-                trial.state = TrialState.PAUSED
-                self._changed[number] = None
-
-    def _lengthened(self, session: Session, before: Step) -> list[TrialRecord]:
-        """Raise `max_steps` of the trials if their tuner's has grown; return those trials."""
-        longest = session.tuner.max_steps
-        trials = [self.trials[number] for number in session.numbers.values()]
-        longer = [trial for trial in trials if before == trial.max_steps < longest]
-        for trial in longer:
-            trial.max_steps = longest
-            if trial.state is TrialState.COMPLETE:
-                trial.state = TrialState.PAUSED
-            self._changed[trial.number] = None
-        return longer
-
-    def _note(self, cause: Cause, decisions: Iterable[Decision]) -> None:
-        session = self._session
-        if session is None:
-            raise InternalError("a record needs a tuner")
-        self._records.append(
-            Record(
-                cause=cause,
-                place=session.place,
-                decisions=tuple(decisions),
-                proposals=session.tuner.take_proposals(),
-            )
-        )
-        session.since_snapshot += 1
-        session.seconds = max(session.seconds, seconds_of(cause))
-
-    def _take_snapshot(self) -> None:
-        """Add a snapshot to the records now and then."""
-        session = self._session
-        if session is None:
-            return
-        if session.since_snapshot < max(self._snapshot_every, len(session.numbers)):
-            return
-        session.since_snapshot = 0
-        self._records.append(
-            Record(cause=SnapshotTaken(state=session.snapshot()), place=session.place)
-        )
-
-    def _replay(self, session: Session, record: LoggedRecord) -> None:
-        """Give one recorded cause to the tuner and compare what it decides."""
-        cause, objective = record.cause, self.objective
-        match cause:
-            case ReportTold(trial=local, step=step, metrics=metrics):
-                report = report_of(local, step, metrics, objective)
-                self._take_report(session, self._trial(session, local), report)
-            case FailureTold(trial=local, message=message, traceback=traceback):
-                self._take_failure(session, self._trial(session, local), message, traceback)
-            case PredictionTold(trial=local):
-                session.questions.discard(local)
-            case PriorityTold(model=model):
-                session.assessed.discard(model)
-            case TrialRetried(trial=local):
-                self._take_retry(session, self._trial(session, local))
-            case RetrainingBegun(trial=local):
-                self._take_retrain(session, self._trial(session, local))
-            case RetrainingEnded(trial=local, step=step, metrics=metrics):
-                last = None if metrics is None else report_of(local, step, metrics, objective)
-                self._take_retrained(session, self._trial(session, local), last)
-            case TunerWidened():
-                self._reopen(session)
-            case SnapshotTaken(state=state):
-                session.restore(state)
-            case TunerBegun() | WorkAsked() | TimeTold() | ClockNoted() | DevicesChosen():
-                pass  # these change no trial
-            case _:
-                assert_never(cause)
-        session.seconds = max(session.seconds, seconds_of(cause))
-        before = session.tuner.max_steps
-        decisions = call(session.tuner, record, objective)
-        if isinstance(cause, TunerWidened):
-            self._lengthened(session, before)
-        session.tuner.take_proposals()
-        difference = difference_of(record, decisions)
-        if difference is not None:
-            raise ConfigurationError(f"the tuner must decide as recorded: {difference}")
-        for decision in decisions:
-            self._remember(session, decision)
-        is_snapshot = isinstance(cause, SnapshotTaken)
-        session.since_snapshot = 0 if is_snapshot else session.since_snapshot + 1
-
-    def _trial(self, session: Session, local: int) -> TrialRecord:
-        """Return the trial that a tuner knows by a number of its own."""
-        return self.trials[session.numbers[local]]
 
     def _ask_again(self, session: Session, now: float) -> None:
         """Make the trials known to the dispatcher, and ask for what they still wait for."""
         for number in sorted(session.numbers.values()):
-            self._make_known(self.trials[number])
+            self._make_known(session, self.trials[number])
         for local, request in sorted(session.requests.items()):
-            trial = self.trials[session.numbers[local]]
-            ahead = tuple(step for step in request.reports if step > trial.steps)
-            self._extend(trial, replace(request, reports=ahead), now)
+            self._todo.extend(self._training.go_on(self._keeper.of(session, local), request, now))
         for local in sorted(session.retrained):
-            self._train_again(self.trials[session.numbers[local]], now)
+            self._todo.extend(self._training.train_again(self._keeper.of(session, local), now))
         for local in sorted(session.questions):
             number = session.numbers[local]
             if self.trials[number].state.is_finished:
@@ -795,278 +574,36 @@ class Engine:
     # -------------------------------------------------------------------- decisions
 
     def _apply(self, session: Session, decisions: Collection[Decision], now: float) -> None:
-        asked: dict[int, Extend] = {}
-        if self._choices is not None:
-            asked = {each.trial: each for each in decisions if isinstance(each, Extend)}
+        asked = {each.trial: each for each in decisions if isinstance(each, Extend)}
         for decision in decisions:
             session.check(decision, self.trials)
             if isinstance(decision, Register):
                 self._register(session, decision)
             else:
-                self._remember(session, decision)
+                self._keeper.decide(session, decision)
                 if isinstance(decision, Extend):
-                    self._scale(session, decision, asked=asked)
+                    self._todo.extend(self._devices.choose(session, decision, asked))
                 self._todo.extend(self._carry_out(session, decision, now))
 
     def _register(self, session: Session, decision: Register) -> None:
-        number = len(self.trials)
-        session.numbers[decision.trial] = number
-        self.trials[number] = TrialRecord(
-            number=number,
-            tuner=session.place,
-            local=decision.trial,
-            params=decision.params,
-            sequences=decision.sequences,
-            max_steps=decision.max_steps,
-            point=decision.point,
-            domains=decision.domains,
-            seed=decision.seed,
-            alone=Alone() if self._is_alone(decision.sequences, decision.seed) else None,
-            needs=decision.needs,
-            model_rank=decision.model_rank,
-        )
-        self._changed[number] = None
-        self._make_known(self.trials[number])
+        is_alone = self._training.is_alone(decision.sequences, decision.seed)
+        alone = Alone() if is_alone else None
+        self._make_known(session, self._keeper.register(session, decision, alone=alone))
 
-    def _make_known(self, trial: TrialRecord) -> None:
-        needs = self._needs(trial)
-        self._take_devices(trial, needs)
-        if self._choices is not None:
-            self._choices.take(trial)
-        self._enter(trial, needs)
-
-    def _enter(self, trial: TrialRecord, needs: Needs | None) -> None:
-        """Make a trial known to the dispatcher, with the devices that it has now."""
-        instructions = self._dispatcher.register(
-            *(trial.number, trial.keyed_sequences, trial.max_steps, trial.seed),
-            is_alone=trial.alone is not None,
-            needs=needs,
-            model_rank=trial.model_rank,
-            numerics=trial.numeric_class,
-        )
-        self._todo.extend(instructions)
-
-    def _take_devices(self, trial: TrialRecord, needs: Needs | None) -> None:
-        """Train a new trial on as many devices as it needs; one that has begun, from now on."""
-        if self._devices_of is None or trial.state.is_finished:
-            return
-        try:
-            devices = self._devices_of(needs)
-        except ConfigurationError as error:
-            self._without_needs[trial.number] = str(error)
-            return
-        if self._choices is not None:  # they are chosen when it is extended
-            if devices > 1:
-                self._without_needs[trial.number] = one_device_text(devices)
-            return
-        if not trial.use_devices(devices):
-            return
-        self._changed[trial.number] = None
-        if trial.number in self._dispatcher.plan.paths:
-            # The study has read it as it was; it asks for nothing yet, and is made known anew.
-            self._dispatcher.plan.remove(trial.number)
-
-    def _scale(self, session: Session, request: Extend, *, asked: Mapping[int, Extend]) -> None:
-        """Choose the devices of a trial for a new request; `asked` are those of this call."""
-        trial = self.trials[session.numbers[request.trial]]
-        is_alone = trial.alone is not None or self._is_alone(trial.sequences, trial.seed)
-        if self._choices is None or is_alone or trial.number in self.view.wanted:
-            return  # there is no state to go on from with other devices
-        living = self._living(session, request, asked)
-        living += session.tuner.to_begin or 0
-        self._choices.renew(trial.number)
-        periods = self._choices.periods(
-            trial, start=trial.steps, until=request.until, living=living
-        )
-        self._use_devices(session, self._choices, trial, periods)
-
-    def _living(self, session: Session, request: Extend, asked: Mapping[int, Extend]) -> float:
-        """Return for how many trials the devices must last while one request is trained."""
-        requests = {**session.requests, **asked}
-        own = self._seconds_left(session, requests.pop(request.trial, request))
-        certain = len(session.retrained)
-        if len(requests) > MOST_LIVING * len(self.view.slots):
-            return float(certain + len(requests))  # none of them will have several devices
-        others = (self._seconds_left(session, each) for each in requests.values())
-        return certain + count_living(own, others)
-
-    def _seconds_left(self, session: Session, request: Extend) -> float:
-        """Return about how long the rest of a request takes; steps before any was measured."""
-        trial = self.trials[session.numbers[request.trial]]
-        seconds = self._dispatcher.seconds_per_step(trial.number) or 1.0
-        return max(1, request.until - trial.steps) * seconds
-
-    def _give_fewer_devices(self, choices: DeviceChoices, now: float) -> None:
-        """Give trials that wait for more devices than are left as many as there are."""
-        session = self._session
-        if session is None:
-            return
-        for number, start in list(choices.unmet()):
-            trial = self.trials[number]
-            request = self._request_of(session, trial)
-            # What was reported already must be trained again as it was, once there are workers.
-            if request is not None and start >= trial.steps:
-                self._todo.extend(self._dispatcher.stop(number, now))
-                choices.renew(number)  # it may grow again when workers return
-                self._choose_again(session, choices, request, start=start, now=now)
-
-    def _take_devices_back(self, choices: DeviceChoices, now: float) -> None:
-        """End the stages of trials whose devices do not pay; those that have ended go on."""
-        session = self._session
-        if session is None:
-            return
-        for number in list(choices.wasteful(self.trials)):
-            if self._request_of(session, self.trials[number]) is not None:
-                self._todo.extend(self._dispatcher.stop(number, now))
-                choices.moving[number] = False
-
-    def _give_more_devices(self, choices: DeviceChoices, now: float) -> None:
-        """End the stages that idle workers shall join: the tuner has no other work for those."""
-        session = self._session
-        if session is None or session.finished:
-            return
-
-        def living(number: int) -> float:
-            request = session.requests[self.trials[number].local]
-            return self._living(session, request, {})
-
-        def may_change(number: int) -> bool:
-            return self._request_of(session, self.trials[number]) is not None
-
-        for growth in list(choices.growing(self.trials, may_change, living)):
-            for number in growth.trials:
-                self._todo.extend(self._dispatcher.stop(number, now))
-                choices.moving[number] = True
-
-    def _go_on_with_others(self, choices: DeviceChoices, now: float) -> None:
-        """Ask for the rest of the trials whose stages were ended for other devices."""
-        session = self._session
-        if session is None:
-            return
-        for number in sorted(choices.moving):
-            trial = self.trials[number]
-            request = self._request_of(session, trial)
-            start = self.view.last_state(number, trial.steps)
-            if request is None or number in self.view.wanted:
-                del choices.moving[number]  # the tuner has decided otherwise meanwhile
-            elif start is not None:
-                is_grown = choices.moving.pop(number)
-                self._choose_again(
-                    *(session, choices, request), start=start, now=now, from_idle=is_grown
-                )
-
-    def _request_of(self, session: Session, trial: TrialRecord) -> Extend | None:
-        """Return the request of a trial that may change its devices, if there is one."""
-        if trial.tuner != session.place or trial.alone is not None:
-            return None
-        return session.requests.get(trial.local)
-
-    def _choose_again(
-        self,
-        session: Session,
-        choices: DeviceChoices,
-        request: Extend,
-        *,
-        start: Step,
-        now: float,
-        from_idle: bool = False,
-    ) -> None:
-        """Ask for the rest of a request, on devices that are chosen for it now."""
-        trial = self.trials[session.numbers[request.trial]]
-        if start < request.until:
-            living = self._living(session, request, {})
-            if not from_idle:
-                living += session.tuner.to_begin or 0
-            periods = choices.periods(
-                trial, start=start, until=request.until, living=living, from_idle=from_idle
-            )
-            self._use_devices(session, choices, trial, periods)
-        ahead = tuple(step for step in request.reports if step > trial.steps)
-        self._extend(trial, replace(request, reports=ahead), now)
-
-    def _use_devices(
-        self, session: Session, choices: DeviceChoices, trial: TrialRecord, periods: Periods
-    ) -> None:
-        """Train a trial on other devices from now on; the log says which were chosen."""
-        if periods == trial.devices:
-            return
-        if before(periods, trial.steps) != before(trial.devices, trial.steps):
-            raise InternalError(
-                f"trial {trial.number} must keep its devices up to step {trial.steps}, got "
-                f"{devices_text(periods)} after {devices_text(trial.devices)}"
-            )
-        trial.devices = periods
-        choices.take(trial)
-        self._changed[trial.number] = None
-        self._dispatcher.plan.remove(trial.number)
-        self._enter(trial, self._needs(trial))
-        self._note(DevicesChosen(trial=trial.local, devices=periods), ())
-
-    def _needs(self, trial: TrialRecord) -> Needs | None:
-        """Return a trial's own needs: its tuner's, or those of its configuration."""
-        if trial.needs is not None:
-            return trial.needs
-        try:
-            return self._needs_of_configuration(trial)
-        except ConfigurationError as error:
-            self._without_needs[trial.number] = str(error)
-            return None
-
-    def _needs_of_configuration(self, trial: TrialRecord) -> Needs | None:
-        """Return the needs of a trial by its values; None if it has those of the study alone."""
-        needs = study = self.view.needs
-        if self._needs_of is not None:
-            needs = self._needs_of({name: each(0) for name, each in trial.sequences.items()})
-        space = None if self._session is None else self._session.tuner.searched_space
-        if space is not None:
-            needs = with_branches(needs, space, trial.sequences)
-        return None if needs is study else needs
-
-    def _extend(self, trial: TrialRecord, request: Extend, now: float) -> None:
-        """Ask the dispatcher for training, of a trial by itself if all are from now on."""
-        if self._fails_without_needs(trial):
-            return
-        if self._is_alone(trial.sequences, trial.seed):
-            self._separate(trial)
-        instructions = self._dispatcher.extend(
-            trial.number, request.until, request.priority, now, request.reports
-        )
-        self._todo.extend(instructions)
-
-    def _fails_without_needs(self, trial: TrialRecord) -> bool:
-        """Fail a trial whose needs are unknown; return whether it has failed."""
-        problem = self._without_needs.get(trial.number)
-        if problem is not None:
-            self._todo.append(FailTrial(trial=trial.number, step=trial.steps, message=problem))
-        return problem is not None
-
-    def _is_alone(self, sequences: Sequences, seed: int) -> bool:
-        """Return whether trials of a lineage are trained by themselves from now on."""
-        lone = self._lone_lineages
-        return self._trains_alone or bool(lone and lineage_of(sequences, seed) in lone)
-
-    def _separate(self, trial: TrialRecord) -> None:
-        """Train a trial by itself from now on."""
-        if trial.alone is None:
-            trial.devices = ((0, trial.devices[-1][1]),)
-            path = trial.number, trial.keyed_sequences, trial.max_steps, trial.seed
-            trial.alone = Alone(told=trial.steps, trained=self._dispatcher.separate(*path))
-            trial.numerics = ""
-            self._changed[trial.number] = None
-
-    def _bind(self, trial: TrialRecord, numerics: NumericClass) -> None:
-        """Note the numeric class that a trial's keys name, before its first stage is sent."""
-        if trial.numerics != numerics.name:
-            trial.numerics = numerics.name
-            self._changed[trial.number] = None
+    def _make_known(self, session: Session, trial: TrialRecord) -> None:
+        """Make a trial known to the dispatcher, with the needs and the devices that it has now."""
+        needs = self._training.needs(trial, session.tuner.searched_space)
+        if problem := self._devices.fit(trial, needs):
+            self._training.refuse(trial, problem)
+        self._todo.extend(self._training.enter(trial, needs))
 
     def _carry_out(self, session: Session, decision: Decision, now: float) -> list[Instruction]:
         """Pass a decision on to the dispatcher."""
         dispatcher = self._dispatcher
         match decision:
             case Extend():
-                self._extend(self.trials[session.numbers[decision.trial]], decision, now)
-                return []
+                trial = self._keeper.of(session, decision.trial)
+                return self._training.extend(trial, decision, now)
             case Stop() if decision.trial in session.retrained:
                 return []
             case Stop():
@@ -1091,48 +628,6 @@ class Engine:
             case _:
                 raise InternalError(f"unknown decision {decision!r}")
 
-    def _remember(self, session: Session, decision: Decision) -> None:
-        """Keep what a decision means for its trial."""
-        match decision:
-            case Extend():
-                trial = self.trials[session.numbers[decision.trial]]
-                trial.state, trial.until = TrialState.RUNNING, decision.until
-                session.requests[decision.trial] = decision
-                # Its next report is of a trial by itself, too.
-                session.retrained.discard(decision.trial)
-                self._changed[trial.number] = None
-            case Rank():
-                request = session.requests.get(decision.trial)
-                if request is not None:
-                    ranked = replace(request, priority=decision.priority)
-                    session.requests[decision.trial] = ranked
-            case Predict():
-                session.questions.add(decision.trial)
-            case Assess():
-                session.assessed.add(decision.model)
-            case Stop():
-                session.requests.pop(decision.trial, None)
-                session.questions.discard(decision.trial)
-                session.stopped.add(decision.trial)
-                self._prune(session, self.trials[session.numbers[decision.trial]])
-            case Finish():
-                session.finished, session.ending = True, decision.reason
-                session.requests.clear()
-                session.questions.clear()
-                session.assessed.clear()
-                for number in session.numbers.values():
-                    self._prune(session, self.trials[number])
-            case Register():
-                pass  # its trial is known already
-            case _:
-                raise InternalError(f"unknown decision {decision!r}")
-
-    def _prune(self, session: Session, trial: TrialRecord) -> None:
-        # One that is trained again gets its state at the end of that.
-        if not trial.state.is_finished and trial.local not in session.retrained:
-            trial.state, trial.until = TrialState.PRUNED, None
-            self._changed[trial.number] = None
-
     # ----------------------------------------------------------------------- output
 
     def _work(self, now: float) -> None:
@@ -1144,7 +639,7 @@ class Engine:
             elif isinstance(instruction, FailTrial):
                 self._fail(instruction, now)
             elif isinstance(instruction, Bound):
-                self._bind(self.trials[instruction.trial], instruction.numerics)
+                self._training.bind(self.trials[instruction.trial], instruction.numerics)
             else:
                 self._orders.append(instruction)
 
@@ -1152,16 +647,14 @@ class Engine:
         """Return the outcome of all decisions and instructions since the last one."""
         self._work(now)
         self._tell_time(now)
-        self._take_snapshot()
         outcome = Outcome(
             tuple(self._orders),
-            tuple(self._records),
-            tuple(self.trials[number] for number in self._changed),
+            self._log.take(self._session),
+            self._keeper.take_changed(),
             tuple(self._reports),
             tuple(self._warnings),
         )
-        self._orders, self._records, self._reports, self._changed = [], [], [], {}
-        self._warnings = []
+        self._orders, self._reports, self._warnings = [], [], []
         return outcome
 
 

@@ -7,15 +7,17 @@ as long as there are so many for each trial that lives, and as long as more of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from dasktune._engine.session import Session
 from dasktune._engine.trials import TrialRecord
 from dasktune.errors import refuse, shown
 from dasktune.graph.devices import Periods, devices_at, with_change, with_devices, with_part
+from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.frontier import start_of
 from dasktune.graph.view import AttemptView, RunView
-from dasktune.types import Step
+from dasktune.types import Extend, Step
 
 EFFICIENCY = 0.75
 """The least efficiency of several devices, unless told otherwise."""
@@ -31,6 +33,11 @@ LEAST_GAIN = 10.0
 
 To that comes the time of loading its state. Several processes begin to train within this time.
 """
+
+MOST_LIVING = 4
+"""With more living trials for each worker, every trial is trained on one device."""
+
+NOTHING_ASKED: Mapping[int, Extend] = {}
 
 Speedups = Mapping[int, float]
 """How many times the steps of one device several devices train in a second, by their number.
@@ -87,12 +94,8 @@ def one_device_text(devices: int) -> str:
 def count_living(own: float, others: Iterable[float]) -> float:
     """Return for how many trials the devices must last while one of them is trained.
 
-    A trial with less left than this one leaves its devices sooner, so it counts in part.
-
-    Parameters
-    ----------
-    own, others
-        The seconds that trials have left on one device: this one, and the others that live.
+    `own` and `others` are the seconds that this one and the others have left on one device. A
+    trial with less left than this one leaves its devices sooner, so it counts in part.
 
     Examples
     --------
@@ -105,12 +108,8 @@ def count_living(own: float, others: Iterable[float]) -> float:
 def most_devices(scale: Scale, *, living: float, pool: Mapping[str, int]) -> int:
     """Return the most devices for each trial: as many for all that live, all of one class.
 
-    Parameters
-    ----------
-    living
-        The number of trials that train or wait, this one among them; see `count_living`.
-    pool
-        Number of devices that may train this trial, by compute class.
+    `living` trials train or wait, this one among them; see `count_living`. `pool` has the number of
+    devices that may train this trial, by compute class.
 
     Examples
     --------
@@ -180,44 +179,56 @@ def efficiency_of(devices: int, speedups: Speedups) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """A stage that shall go on with more devices.
-
-    Parameters
-    ----------
-    trials
-        The numbers of the trials that wait for it.
-    devices
-        The number of devices, at most.
-    """
+    """A stage that shall go on with more devices, at most so many; `trials` wait for it."""
 
     trials: tuple[int, ...]
     devices: int
 
 
+class LivingTrials:
+    """The trials of a tuner that train or wait: devices must last for all of them."""
+
+    def __init__(
+        self, session: Session, trials: Mapping[int, TrialRecord], dispatcher: Dispatcher
+    ) -> None:
+        self._session, self._trials, self._dispatcher = session, trials, dispatcher
+
+    def request_of(self, trial: TrialRecord) -> Extend | None:
+        """Return the request of a trial that may change its devices, if there is one."""
+        if trial.tuner != self._session.place or trial.alone is not None:
+            return None
+        return self._session.requests.get(trial.local)
+
+    def count(self, request: Extend, asked: Mapping[int, Extend] = NOTHING_ASKED) -> float:
+        """Return for how many trials the devices must last while one request is trained.
+
+        `asked` are the requests of the present call, by trial; the session need not have them yet.
+        """
+        requests = {**self._session.requests, **asked}
+        own = self._seconds_left(requests.pop(request.trial, request))
+        certain = len(self._session.retrained)
+        if len(requests) > MOST_LIVING * len(self._dispatcher.slots):
+            return float(certain + len(requests))  # none of them will have several devices
+        return certain + count_living(own, map(self._seconds_left, requests.values()))
+
+    def _seconds_left(self, request: Extend) -> float:
+        """Return about how long the rest of a request takes; steps before any was measured."""
+        trial = self._trials[self._session.numbers[request.trial]]
+        seconds = self._dispatcher.seconds_per_step(trial.number) or 1.0
+        return max(1, request.until - trial.steps) * seconds
+
+
 class DeviceChoices:
-    """Chooses the devices of the trials of a run.
-
-    Parameters
-    ----------
-    scale
-        What the study allows.
-    view
-        The run.
-
-    Attributes
-    ----------
-    expected
-        Number of workers that are about to join: the devices, as long as there are none.
-    moving
-        The trials whose stage was told to end, so that they go on with other devices; and whether
-        these shall be idle then, as they are where a trial gets more.
-    """
+    """Chooses the devices of the trials of a run."""
 
     def __init__(self, scale: Scale, view: RunView) -> None:
         self._scale = scale
         self._view = view
         self.expected = 0
+        """Number of workers that are about to join: the devices, as long as there are none."""
         self.moving: dict[int, bool] = {}
+        """The trials whose stage was told to end, so that they go on with other devices; and
+        whether these shall be idle then, as they are where a trial gets more."""
         self._grown: dict[int, int] = {}
         """The most devices that were meant for each trial since it was last renewed."""
         self._reviewed: tuple[int, ...] = ()
@@ -249,17 +260,9 @@ class DeviceChoices:
     ) -> Periods:
         """Return the devices of a trial that is to be trained further, by their first steps.
 
-        Steps that were trained on some number of devices, or will be for other trials, are taken as
-        they are: none is trained twice. The choice begins behind them.
-
-        Parameters
-        ----------
-        start, until
-            The steps from which on the trial may change its devices, and up to which it is trained.
-        living
-            As for `most_devices`.
-        from_idle
-            Whether it shall wait for no devices at `start`: it takes those that are idle.
+        It may change them from `start` on. Steps that were trained on some number of devices, or
+        will be for other trials, are taken as they are: none is trained twice. The choice begins
+        behind them. With `from_idle`, the trial takes idle devices and waits for no others.
         """
         devices, shared = self._shared(trial, start, until)
         if shared >= until:
@@ -320,40 +323,26 @@ class DeviceChoices:
                 if is_known and efficiency_of(devices, speedups) < self._scale.efficiency:
                     yield number
 
-    def growing(
-        self,
-        trials: Mapping[int, TrialRecord],
-        may_change: Callable[[int], bool],
-        living: Callable[[int], float],
-    ) -> Iterator[Growth]:
-        """Yield the stages that would end sooner if idle workers joined them, the longest first.
-
-        Parameters
-        ----------
-        trials
-            The trials by number.
-        may_change
-            Whether a trial may change its devices.
-        living
-            As for `most_devices`, of a trial.
-        """
+    def growing(self, trials: Mapping[int, TrialRecord], living: LivingTrials) -> Iterator[Growth]:
+        """Yield the stages that would end sooner if idle workers joined them, the longest first."""
         view = self._view
         state = view.idle_workers, len(view.attempts), view.measurements
         if not view.idle_workers or state == self._reviewed:
             return
         self._reviewed = state
-        groups = [
-            (self._seconds_left(attempt, [trials[number] for number in numbers]), attempt, numbers)
-            for attempt, numbers in view.running_groups()
-            if all(map(may_change, numbers))
-        ]
+        groups = []
+        for attempt, numbers in view.running_groups():
+            group = [trials[number] for number in numbers]
+            requests = [living.request_of(trial) for trial in group]
+            if (first := requests[0]) is not None and None not in requests:
+                groups.append((self._seconds_left(attempt, group), attempt, numbers, first))
         taken: Counter[str] = Counter()
-        for left, attempt, numbers in sorted(groups, key=lambda group: -group[0]):
+        for left, attempt, numbers, request in sorted(groups, key=lambda group: -group[0]):
             own = devices_at(attempt.node.sequences, attempt.position)
             if not all(_is_trained_on(own, trials[number], attempt) for number in numbers):
                 continue
             free = view.idle_for(attempt.node)[attempt.kind] - taken[attempt.kind]
-            most = self._most_grown(attempt, own, free, living(numbers[0]))
+            most = self._most_grown(attempt, own, free, living.count(request))
             tried = max(self._grown.get(number, own) for number in numbers)
             devices = self._grown_to(attempt, own, most, left) if most > tried else own
             if devices > tried:
