@@ -32,14 +32,16 @@ AUDITED = "audited"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunerPlace:
-    """Where a tuner stands in a study."""
+    """Where a tuner stands in a study: its place, its records, and what it is asked now."""
 
     number: int
     """Its place among the study's tuners."""
     tuner: Tuner
+    """The tuner as its records began: with fewer trials, if it was widened."""
     records: list[LoggedRecord]
+    """The records from the last snapshot on, all if there is none; empty if the tuner is new."""
     widen: int | None = None
-    """How many trials in all it is to be given now; None if that is what it has."""
+    """The number of trials that it is given now, in all; None if it has as many."""
     retry: tuple[int, ...] = ()
     """The failed trials that it takes back now, by its own numbers."""
     retrain: tuple[int, ...] = ()
@@ -63,13 +65,6 @@ class History:
     Only the events that tuners began with are in memory. The log belongs to the driver that runs
     the study: events have numbers, and two drivers that write the same one collide. Anyone may
     write notes; they are read anew each time.
-
-    Parameters
-    ----------
-    database
-        Where it is.
-    study_id
-        The study's number there.
     """
 
     def __init__(self, database: Database, study_id: int) -> None:
@@ -95,15 +90,7 @@ class History:
 
         From then on every earlier driver finds the number of its next event taken: whoever
         began last runs the study. The driver before may live on a host that was only silent.
-
-        Parameters
-        ----------
-        run
-            The run's name.
-        place
-            The place of its tuner.
-        kept
-            The measurements that it begins with: stages are placed by them.
+        Stages are placed by the measurements `kept`.
         """
         payload: dict[str, object] = {"kind": BEGUN, "place": place, "run": run, "decisions": []}
         if speeds := [speed.to_json() for speed in kept.speeds]:

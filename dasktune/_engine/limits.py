@@ -23,27 +23,18 @@ STOPPED = "stopped by"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """The time and steps that a tuner has used so far, over all of its runs, and its best loss.
-
-    Parameters
-    ----------
-    seconds
-        Wall time, or virtual time.
-    worker_seconds
-        Time that workers spent on its stages.
-    steps
-        Steps that were trained, repeated ones included.
-    best_loss
-        The best loss that was seen at any step.
-    proof_seconds
-        Seconds of workers in which resumes proved themselves.
-    """
+    """The time and steps that a tuner has used so far, over all of its runs, and its best loss."""
 
     seconds: float = 0.0
+    """Wall time, or virtual time."""
     worker_seconds: float = 0.0
+    """Time that workers spent on its stages."""
     steps: int = 0
+    """Steps that were trained, repeated ones included."""
     best_loss: float = math.inf
+    """The best loss of any step."""
     proof_seconds: float = 0.0
+    """Time that workers spent on the proofs of resumes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,21 +109,10 @@ class Limits:
 
 
 class Meter:
-    """Counts what a run uses, and says when a limit is reached.
+    """Counts the time and steps that a run uses, and says when a limit is reached.
 
-    Parameters
-    ----------
-    limits
-        How much may be used.
-    objective
-        What the study optimises.
-    before
-        What earlier runs of the same tuner have used.
-    save
-        Called now and then with what this run has used, so that little of it is forgotten
-        if the process is killed.
-    save_seconds
-        Time between two such calls.
+    `before` is what earlier runs of the same tuner have used. Every `save_seconds`, `save` receives
+    what this run has used: little of it is forgotten if the process is killed.
     """
 
     def __init__(

@@ -15,15 +15,7 @@ from dasktune.types import Assess, Report, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPrediction:
-    """Compute a prediction beside the training, and tell `Engine.predicted` of it.
-
-    Parameters
-    ----------
-    trial
-        Its number in the study.
-    question
-        What to predict.
-    """
+    """Compute the prediction of a trial beside the training, and tell `Engine.predicted` of it."""
 
     trial: int
     question: Question
@@ -41,12 +33,7 @@ class RunPrediction:
 class RunAssessment:
     """Compute the priority of a model beside the training, and tell `Engine.predicted` of it.
 
-    Parameters
-    ----------
-    model
-        Its number in the forest of the tuner's sampler.
-    question
-        The losses of its trials.
+    The number of the model is that in the forest of the tuner's sampler.
     """
 
     model: int

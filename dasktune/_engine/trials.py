@@ -27,22 +27,16 @@ ADDED = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """The trial is trained alone, always from step 0: its trainer does not resume exactly.
-
-    Parameters
-    ----------
-    told
-        Steps of its last report before.
-    trained
-        Last step of it that was trained before.
-    """
+    """The trial is trained alone, always from step 0: its trainer does not resume exactly."""
 
     told: Step = 0
+    """The step of its last report before that."""
     trained: Step = 0
+    """The last of its steps that was trained before that."""
 
 
 def lineage_of(sequences: Sequences, seed: int) -> str:
-    """Return the name of the trials with these values at step 0: all that their build depends on.
+    """Return the name of a lineage: the trials with these values at step 0, and this seed.
 
     Examples
     --------
@@ -57,76 +51,52 @@ def lineage_of(sequences: Sequences, seed: int) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class TrialRecord:
-    """The present state of one trial. Only the engine changes it.
-
-    Parameters
-    ----------
-    number
-        Its number in the study.
-    tuner, local
-        Which tuner proposed it (`ADDED`: none), and its number there.
-    params
-        What was sampled.
-    sequences
-        Its hyper-parameters as functions of the step.
-    max_steps
-        How far it may be trained.
-    until
-        Step that it is being trained to, None if nothing is asked for it.
-    steps
-        Steps of the last report that its tuner was told.
-    values
-        The metrics of the study's objectives there.
-    ended_at
-        The last step that it has trained, if its trainer has ended by itself.
-    message, traceback
-        Why it failed.
-    point, domains
-        What was sampled by coordinate of the space, and what each coordinate may be; JSON.
-    seed
-        Added to the study's training seed.
-    alone
-        Since when it is trained alone; None if it shares steps with other trials.
-    needs
-        What its tuner says that its stages ask of their workers; None for nothing.
-    model_rank
-        The rank of its model, as in `dasktune.types.Register`.
-    devices
-        On how many devices it is trained together, each number with its first step.
-    numerics
-        The numeric class that its state keys name; empty if they name none.
-    """
+    """The present state of one trial. Only the engine changes it."""
 
     number: int
     tuner: int
+    """The place of the tuner that registered it; `ADDED` for none."""
     local: int
+    """The number by which its tuner knows it."""
     params: Mapping[str, object]
     sequences: Sequences
     max_steps: Step
     state: TrialState = TrialState.PAUSED
     until: Step | None = None
+    """The last step of the request for it; None without a request."""
     steps: Step = 0
+    """The step of the last report that its tuner was told."""
     values: tuple[float, ...] | None = None
+    """The metrics of the study's objectives at `steps`."""
     ended_at: Step | None = None
+    """The last step that its trainer has trained, if the trainer has ended by itself."""
     message: str = ""
     traceback: str = ""
     user_attrs: Mapping[str, object] = field(default_factory=dict)
     point: Mapping[str, Value] = field(default_factory=dict)
+    """The sampled values by coordinate of the space; JSON."""
     domains: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """The domains of those coordinates; JSON."""
     seed: int = 0
+    """This is added to the study's training seed."""
     alone: Alone | None = None
+    """None if it shares steps with other trials."""
     needs: Needs | None = None
+    """The needs that its tuner gives it, beside those of the study and of its configuration."""
     model_rank: float | None = None
+    """The rank of its model, as in `dasktune.types.Register`."""
     devices: Periods = ONE_DEVICE
+    """The numbers of devices that train it together, each with its first step."""
     numerics: str = ""
+    """The numeric class that its state keys name; empty if they name none."""
 
     @property
     def keyed_sequences(self) -> Sequences:
-        """The sequences that its state keys name: also the number of devices if there are more."""
+        """Its sequences, with the number of devices as another one if there are several."""
         return with_devices(self.sequences, self.devices)
 
     def use_devices(self, devices: int) -> bool:
-        """Train it on so many devices after its last report; return whether that is a change."""
+        """Set the devices that train it after its last report; return whether they differ."""
         if self.devices[-1][1] == devices:
             return False
         start = 0 if self.alone is not None else self.steps
@@ -135,12 +105,12 @@ class TrialRecord:
 
     @property
     def reached(self) -> Step:
-        """The step of its last report; an earlier one if its trainer had ended there."""
+        """The step of its last report, or the earlier one at which its trainer has ended."""
         return self._at_most(self.steps)
 
     @property
     def asked(self) -> Step:
-        """The last step that is asked of it; an earlier one if its trainer has ended there."""
+        """The last step that was requested, or the earlier one at which its trainer has ended."""
         return self._at_most(max(self.steps, self.until or 0))
 
     def _at_most(self, step: Step) -> Step:
@@ -166,11 +136,11 @@ class TrialRecord:
         return self.tuner != ADDED
 
     def to_json(self) -> dict[str, object]:
-        """Return it as a JSON document, without what columns of its own hold."""
+        """Return the document of its row, without the fields that have columns of their own."""
         return {**self.changing_json(), **self.lasting_json()}
 
     def changing_json(self) -> dict[str, object]:
-        """Return the part of the document that reports and decisions change."""
+        """Return the fields of the document that reports and decisions change."""
         return {
             "until": self.until,
             "message": self.message,
@@ -185,7 +155,7 @@ class TrialRecord:
         }
 
     def lasting_json(self) -> dict[str, object]:
-        """Return the part of the document that stays as it was when the trial was registered."""
+        """Return the fields of the document that never change after the registration."""
         return {
             "tuner": self.tuner,
             "local": self.local,
@@ -222,7 +192,7 @@ class TrialRecord:
             return cls(
                 number=number,
                 state=TrialState(state),
-                # Where its trainer has ended, the column has that step.
+                # If its trainer has ended by itself, the column has the step of that end.
                 steps=fields.pop("steps", steps),  # type: ignore[arg-type]
                 values=tuple(values) if isinstance(values, list) else None,
                 alone=None if alone is None else Alone(**alone),  # type: ignore[arg-type]
@@ -326,12 +296,13 @@ def trial_of(
     """
     nodes = plan.nodes_of(record.number)
     failed = record.state is TrialState.FAIL
-    # No one comes past the step that failed; others may train further on from any other.
+    # Other trials that share its nodes may have metrics beyond the last step that it was asked for.
+    # If it has failed, the step that failed bounds them all.
     limit = record.max_steps if failed else record.asked
     known = {step: node.metrics[step] for node in nodes for step in node.metrics}
     metrics = {step: values for step, values in known.items() if step <= limit}
     if limit == record.ended_at and limit not in metrics:
-        # It was not measured at its end, but later, where it was the same.
+        # The ended trainer was not evaluated at its last step, but at a later one: the same state.
         metrics[limit] = known[min(step for step in known if step > limit)]
     return Trial(
         number=record.number,

@@ -30,14 +30,7 @@ from dasktune.types import Step
 
 
 def story_of(database: Database, row: StudyRow, number: int) -> str:
-    """Return the story of a trial in lines.
-
-    Parameters
-    ----------
-    database, row
-        Where its study is.
-    number
-        The number of the trial.
+    """Return the story of a trial of a study in lines.
 
     Raises
     ------
