@@ -17,7 +17,6 @@ from trainers import Nothing
 import dasktune as dt
 from dasktune._engine.engine import Engine
 from dasktune._engine.outcome import Outcome
-from dasktune._study.additions import recorder_of
 from dasktune.algos.base import Tuner
 from dasktune.graph.events import Event, RunStage, Saved, TrainingEnded
 from dasktune.simulate.jobs import Mishaps
@@ -65,7 +64,7 @@ class _Recorded:
 
     def __init__(self, study: dt.Study) -> None:
         self.engine: Engine = study._optimizer.engine()
-        self._recorder = recorder_of(study.results)
+        self._recorder = study.memory.recorder()
         self._events = 0
 
     def __getattr__(self, name: str) -> Any:

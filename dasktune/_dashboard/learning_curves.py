@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dasktune._engine.trials import TrialRecord
-from dasktune._results.results import registered
+from dasktune._results.rows import registered
 from dasktune._results.trial_paths import MOST_STEPS, keys_of, last_reported
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow

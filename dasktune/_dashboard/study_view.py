@@ -19,7 +19,7 @@ from dasktune._dashboard.trial_table import TrialTable
 from dasktune._driver.history import record_of
 from dasktune._engine.trials import TrialRecord
 from dasktune._results.prediction import CurveReader, TrialPrediction, predict_trial
-from dasktune._results.results import objective_of, registered
+from dasktune._results.rows import objective_of, registered
 from dasktune._results.state_words import state_word
 from dasktune._results.trial_paths import MOST_STEPS, last_step
 from dasktune._study.from_elsewhere import pending_changes

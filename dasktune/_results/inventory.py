@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from dasktune._driver.history import record_of
 from dasktune._driver.retention.listing import COMMIT_NBYTES
 from dasktune._driver.retention.value import keys_on
-from dasktune._results.results import plan_of, register
+from dasktune._results.rows import plan_of, register
 from dasktune.errors import StorageError
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.checkpoints import CheckpointStore, Commit, Stored

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from dasktune._driver.history import record_of
 from dasktune._driver.retention.value import winners
-from dasktune._results.results import objective_of, plan_of, register
+from dasktune._results.rows import objective_of, plan_of, register
 from dasktune.errors import CorruptRecordError
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow, TrialRow

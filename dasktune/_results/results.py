@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import TYPE_CHECKING
 
 from dasktune._driver.audit_notes import differences_of, figures_of
-from dasktune._driver.history import History, TunerPlace
+from dasktune._driver.history import TunerPlace
 from dasktune._driver.numerics import PORTABLE
-from dasktune._driver.reuse import KnownStates
 from dasktune._driver.run_status import RunStatus
 from dasktune._driver.transfer import Transfer, transfers_of
 from dasktune._engine.event_log import Replay, replay
@@ -28,7 +25,7 @@ from dasktune._engine.trials import (
     table_of,
     trial_of,
 )
-from dasktune._engine.tuner_records import Document
+from dasktune._results.contents import StudyContents
 from dasktune._results.prediction import (
     Bounds,
     Checks,
@@ -38,6 +35,7 @@ from dasktune._results.prediction import (
     predict_trial,
     seconds_of_steps,
 )
+from dasktune._results.rows import objective_of, registered
 from dasktune._results.stage_logs import StageLog, stage_logs
 from dasktune._results.summary import (
     Summary,
@@ -47,23 +45,19 @@ from dasktune._results.summary import (
     suspensions_of,
     trials_on_several_classes,
 )
-from dasktune._results.trial_paths import MOST_STEPS, keys_of, last_step
+from dasktune._results.trial_paths import MOST_STEPS, keys_of
 from dasktune._results.withdrawn import withdrawn_of
 from dasktune._words import counted
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves import Predictor
 from dasktune.algos.forest.ranks import ModelWeight
-from dasktune.errors import ConfigurationError, CorruptRecordError, InternalError
+from dasktune.errors import ConfigurationError
 from dasktune.graph.attempts import DispatchOptions
-from dasktune.graph.dispatch import Dispatcher
-from dasktune.graph.keys import root_key
-from dasktune.graph.plan import Node, SearchPlan
+from dasktune.graph.plan import SearchPlan
 from dasktune.mirror import Seen, optuna_study, spans_of
-from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.storage.database.database import Database
 from dasktune.storage.database.many_rows import many_rows
-from dasktune.storage.database.schema import StageRow, StudyRow
-from dasktune.types import Direction, Objective, Step
+from dasktune.storage.database.schema import StageRow
+from dasktune.types import Direction, Step
 
 if TYPE_CHECKING:
     import optuna
@@ -78,18 +72,7 @@ FEW_TRIALS = 10
 
 
 class StudyResults:
-    """Reads a study: from its database, and from the store where the database has gaps.
-
-    Parameters
-    ----------
-    row
-        The study's row in the database.
-    database
-        The database.
-    store
-        The checkpoint store.
-    options
-        How the dispatcher plans stages and saves.
+    """Reads a study: from its memory, its database, and the store where both have gaps.
 
     Attributes
     ----------
@@ -97,55 +80,35 @@ class StudyResults:
         As the study was created.
     history
         Its event log and notes.
-    is_current
-        Whether memory agrees with the database; False while a run decides.
     """
 
-    def __init__(
-        self, row: StudyRow, database: Database, store: CheckpointStore, options: DispatchOptions
-    ) -> None:
-        self.name = row.name
-        self.objective = objective_of(row.spec)
-        self.seed: int = row.spec["seed"]
-        self.store = store
-        self.database = database
-        self.row = row
-        self._records: dict[int, TrialRecord] | None = None
-        self.history = History(database, row.id)
-        self.options = options
-        self._dispatcher: Dispatcher | None = None
-        self._counted: SearchPlan | None = None
-        """The plan that counts the steps of a settled study, until a trial may change."""
-        self._known_states: KnownStates | None = None
-        self._looked_at = 0.0
-        self.is_current = True
-        self.catch_up()
+    def __init__(self, contents: StudyContents) -> None:
+        self._contents = contents
+        self.row, self.database, self.store = contents.row, contents.database, contents.store
+        self.history = contents.history
+        self.name = self.row.name
+        self.objective = objective_of(self.row.spec)
+        self.seed: int = self.row.spec["seed"]
 
     def __repr__(self) -> str:
-        known = self._records
-        count = self.history.count_trials() if known is None else len(known)
+        records = self._contents.records_in_memory
+        count = self.history.count_trials() if records is None else len(records)
         return f"Study({self.name!r}, {counted(count, 'trial')})"
 
     @property
-    def records(self) -> dict[int, TrialRecord]:
+    def options(self) -> DispatchOptions:
+        """How the study's dispatcher plans stages and saves."""
+        return self._contents.options
+
+    @property
+    def records(self) -> Mapping[int, TrialRecord]:
         """The present record of each trial by number; read when first asked for."""
-        if self._records is None:
-            with many_rows():
-                self._records = self.history.trials()
-        return self._records
+        return self._contents.records
 
     @property
     def plan(self) -> SearchPlan:
         """The search plan of all trials, for reports."""
-        return self.dispatcher().plan
-
-    @property
-    def known_states(self) -> KnownStates:
-        """The states that the plan was filled with, and that it is filled with from now on."""
-        self.dispatcher()
-        if self._known_states is None:
-            raise InternalError("the plan of a study must be filled from known states")
-        return self._known_states
+        return self._contents.plan
 
     @property
     def metric(self) -> str:
@@ -213,7 +176,7 @@ class StudyResults:
     @many_rows()
     def summary(self) -> Summary:
         """Return the steps that were requested and trained, and their cost."""
-        plan = self._counted_plan()
+        plan = self._contents.counted_plan()
         runs = self.runs()
         best = self._best_record()
         stages = self.stages()
@@ -508,36 +471,18 @@ class StudyResults:
         for record in records:
             yield record, dict(trial_of(self.plan, record).metrics)
 
+    def catch_up(self) -> None:
+        """Read anew what another process may have written, unless a run decides here."""
+        self._contents.catch_up()
+
     def close(self) -> None:
         """Close the database."""
         self.database.close()
 
-    def _counted_plan(self) -> SearchPlan:
-        """Return the plan to count steps in.
-
-        If every trial has reported all that was requested, the records alone tell which steps are
-        known: no metrics are read, and no state is looked up. Else it is the plan with all of them.
-        """
-        records = [record for record in self.records.values() if record.was_trained_here]
-        known = self._counted  # another thread may forget it
-        if self._dispatcher is None and known is not None:
-            return known
-        if self._dispatcher is not None or any(
-            record.asked > record.reached or record.alone is not None for record in records
-        ):
-            return self.plan
-        plan = registered(self.row, records, in_full=True)
-        for record in records:
-            if last := min(record.steps, record.max_steps):
-                plan.learn(plan.node_at(record.number, last), last, metrics={})
-        if self._dispatcher is None:
-            self._counted = plan
-        return plan
-
     @many_rows()
     def _shown(self, records: Iterable[TrialRecord]) -> list[Trial]:
         shown = {record.number: record for record in records}
-        if self._dispatcher is None and self._are_few(shown.values()):
+        if not self._contents.has_plan and self._are_few(shown.values()):
             plan, stages = self._path_of_few(shown.values())
         else:
             plan, stages = self.plan, self.stages()
@@ -587,122 +532,7 @@ class StudyResults:
         return best
 
     def _best_record(self) -> TrialRecord | None:
-        if self._records is None:
+        records = self._contents.records_in_memory
+        if records is None:
             return self.history.best_trial(self.direction)
-        return best_of(self._records.values(), self.direction)
-
-    def dispatcher(self) -> Dispatcher:
-        """Return the dispatcher with all trials registered; it is made when first needed."""
-        if self._dispatcher is None:
-            self._looked_at, self._counted = time.monotonic(), None
-            known_states = KnownStates.open(self.database, self.store, self.row.root)
-            options = self.options.with_prefix(uuid4().hex[:16])
-
-            def fill(node: Node) -> None:
-                known_states.read(dispatcher.plan.root_key_of(node))
-                known_states.fill(dispatcher.plan, node)
-
-            dispatcher = Dispatcher(
-                self.row.root,
-                options,
-                on_new=fill,
-                may_place=lambda: not known_states.unread,
-                seeded_key=seeded_key_of(self.row),
-                alone_key=alone_key_of(self.row),
-            )
-            # The longest trials look up most states; the others find these already there.
-            furthest_first = sorted(
-                self.records.values(), key=lambda trial: -max(trial.steps, trial.until or 0)
-            )
-            with many_rows():
-                for trial in furthest_first:
-                    dispatcher.register(
-                        *(trial.number, trial.keyed_sequences, trial.max_steps, trial.seed),
-                        is_alone=trial.alone is not None,
-                        numerics=trial.numeric_class,
-                    )
-            unread = tuple(known_states.unread)
-            commits = known_states.read_commits(unread)
-            dispatcher.learn(known_states.receive(unread, commits))
-            self._dispatcher, self._known_states = dispatcher, known_states
-        return self._dispatcher
-
-    def catch_up(self) -> None:
-        """Forget the trials in memory if the database may have newer ones.
-
-        Another process may have run the study, or a run of this process broke off.
-        """
-        if self.history.read_on() or not self.is_current:
-            self._records, self._dispatcher, self._counted = None, None, None
-            self.is_current = True
-
-    def look_again(self, seconds: float) -> None:
-        """Forget a store listing older than `seconds`: other studies may have saved since."""
-        if time.monotonic() - self._looked_at > seconds:
-            self._dispatcher, self._counted = None, None
-
-
-def seeded_key_of(row: StudyRow) -> Callable[[int], str]:
-    """Return the function that gives a study's state keys before any step by added seed."""
-    if not row.spec.get("merge"):
-        return lambda added: root_key(row.root, added)
-    return lambda added: root_key(str(row.spec["fingerprint"]), row.spec["seed"] + added)
-
-
-def alone_key_of(row: StudyRow) -> str:
-    """Return the state key before any step that a study's trials have which are trained alone.
-
-    It is joined with their numbers. Other studies have others, also of the same trainer.
-    """
-    return root_key(f"alone {row.root} {row.created!r}", 0)
-
-
-def plan_of(row: StudyRow) -> SearchPlan:
-    """Return the plan of a study, without trials."""
-    return SearchPlan(
-        row.root,
-        merge=bool(row.spec.get("merge")),
-        seeded_key=seeded_key_of(row),
-        alone_key=alone_key_of(row),
-    )
-
-
-def registered(
-    row: StudyRow, records: Iterable[TrialRecord], *, in_full: bool = False
-) -> SearchPlan:
-    """Return a plan with trials of a study, each up to the last step that a stage may reach.
-
-    `in_full` takes them to the last step that they may ever reach.
-    """
-    plan = plan_of(row)
-    for record in records:
-        until = record.max_steps if in_full else last_step(record)
-        if until and record.was_trained_here:
-            register(plan, record, until)
-    return plan
-
-
-def register(plan: SearchPlan, record: TrialRecord, until: Step) -> Node:
-    """Make a trial known to a plan up to a step, as its study has it; return its last node."""
-    return plan.register(
-        *(record.number, record.keyed_sequences, until, record.seed),
-        is_alone=record.alone is not None,
-        numerics=record.numeric_class,
-    )
-
-
-def objective_of(spec: Mapping[str, Any]) -> Objective:
-    """Return the objective of a study's description: a name, or a list of them.
-
-    Raises
-    ------
-    CorruptRecordError
-        If it describes none.
-    """
-    try:
-        metrics, directions = spec["metric"], spec["direction"]
-        if isinstance(metrics, str):
-            metrics, directions = [metrics], [directions]
-        return Objective(metrics=tuple(metrics), directions=tuple(map(Direction, directions)))
-    except (LookupError, TypeError, ValueError) as error:
-        raise CorruptRecordError(f"the description of a study cannot be read: {error!r}") from error
+        return best_of(records.values(), self.direction)

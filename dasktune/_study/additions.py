@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dasktune._driver.history import History
-from dasktune._driver.recorder import Recorder
-from dasktune._engine.timeouts import WAITS, Waits
-from dasktune._results.results import StudyResults
+from dasktune._results.rows import objective_of
 from dasktune._study.imported_trials import Earlier, earlier_trials, plain_params
+from dasktune._study.memory import StudyMemory
 from dasktune.errors import ConfigurationError, refuse, shown, unknown
 from dasktune.storage.verdicts import Verdicts
 from dasktune.trainer.check_resume.verdict import device_of, verdict
@@ -19,22 +17,12 @@ from dasktune.types import Step, Value
 
 
 class StudyAdditions:
-    """Writes to a study what does not come from a tuner.
+    """Writes to a study what does not come from a tuner."""
 
-    Parameters
-    ----------
-    results
-        Reads the study.
-    alone
-        Gives a context in which this process runs no tuner.
-    """
-
-    def __init__(
-        self, results: StudyResults, alone: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        self._results = results
-        self._history = results.history
-        self._alone = alone
+    def __init__(self, memory: StudyMemory) -> None:
+        self._memory = memory
+        self._history = memory.history
+        self._objective = objective_of(memory.row.spec)
 
     @property
     def queued(self) -> list[Mapping[str, Value]]:
@@ -59,7 +47,7 @@ class StudyAdditions:
             raise ConfigurationError(f"params must be values by coordinate, got {shown(params)}")
         if not params:
             raise ConfigurationError(NOTHING_QUEUED)
-        known = {name for record in self._results.records.values() for name in record.domains}
+        known = {name for record in self._memory.records.values() for name in record.domains}
         refuse(
             unknown("coordinate", name, sorted(known))
             for name in params
@@ -94,7 +82,7 @@ class StudyAdditions:
         user_attrs
             JSON values by name.
         """
-        trial = Earlier.of(params, values, steps, user_attrs or {}, self._results.objective)
+        trial = Earlier.of(params, values, steps, user_attrs or {}, self._objective)
         return self._add([trial])[0]
 
     def warm_start(self, source: object) -> list[int]:
@@ -112,15 +100,15 @@ class StudyAdditions:
         ConfigurationError
             If it is neither, its directions differ, or a column is missing.
         """
-        return self._add(earlier_trials(source, self._results.objective))
+        return self._add(earlier_trials(source, self._objective))
 
     def _add(self, trials: Iterable[Earlier]) -> list[int]:
-        with self._alone():
-            self._results.catch_up()
-            records = self._results.records
+        with self._memory.alone():
+            self._memory.catch_up()
+            records = self._memory.records
             first = len(records)
             added = [trial.record(first + place) for place, trial in enumerate(trials)]
-            recorder_of(self._results).add(added)
+            self._memory.recorder().add(added)
             records.update((record.number, record) for record in added)
         return [record.number for record in added]
 
@@ -159,15 +147,15 @@ class StudyAdditions:
             If it cannot be recorded.
         """
         outcome = verdict(
-            self._results.row.spec["fingerprint"],
-            device_of(self._results.options.needs) if device is None else device,
+            self._memory.row.spec["fingerprint"],
+            device_of(self._memory.options.needs) if device is None else device,
             ok=ok,
             text=text,
             splits=tuple(splits),
             steps=steps,
             files=files,
         )
-        Verdicts(self._results.database, self._results.store.files).record(outcome)
+        Verdicts(self._memory.database, self._memory.store.files).record(outcome)
 
 
 NOTHING_QUEUED: Final = "a queued trial must have at least one value, got none"
@@ -189,24 +177,3 @@ def queue_point(history: History, params: Mapping[str, Value]) -> None:
 def clear_queue(history: History) -> None:
     """Forget the points that are queued."""
     history.note("unqueued", count=len(queued_points(history)))
-
-
-def recorder_of(results: StudyResults, run: str = "", waits: Waits = WAITS) -> Recorder:
-    """Return a recorder that writes for a study.
-
-    Parameters
-    ----------
-    results
-        Reads the study.
-    run
-        Names the driver's run.
-    waits
-        How often it writes what is not a decision.
-    """
-    return Recorder(
-        results.history,
-        results.plan,
-        results.known_states,
-        run,
-        used_seconds=waits.used_seconds,
-    )

@@ -24,9 +24,9 @@ from dasktune._driver.numerics import may_store
 from dasktune._engine.trials import trial_of
 from dasktune._results.results import StudyResults
 from dasktune._results.rules import other_rule
-from dasktune._study.additions import recorder_of
 from dasktune._study.changed_code import OpenCode
 from dasktune._study.config import StudyConfig
+from dasktune._study.memory import StudyMemory
 from dasktune._study.trial_state import BEST, Training, TrialStates, best_step, chosen_step
 from dasktune.errors import ConfigurationError, StorageError, unknown
 from dasktune.graph.plan import Node
@@ -56,7 +56,10 @@ class TrialExports:
         Says how to train a state again that is not stored.
     """
 
-    def __init__(self, results: StudyResults, config: StudyConfig, code: OpenCode) -> None:
+    def __init__(
+        self, memory: StudyMemory, results: StudyResults, config: StudyConfig, code: OpenCode
+    ) -> None:
+        self._memory = memory
         self._results = results
         self._config = config
         self._code = code
@@ -206,7 +209,7 @@ class TrialExports:
         }
 
     def _record(self, node: Node, commit: Commit) -> None:
-        recorder = recorder_of(self._results)
+        recorder = self._memory.recorder()
         recorder.checkpoint(node, commit)
         recorder.flush()
 

@@ -6,7 +6,6 @@ import asyncio
 import copy
 import logging
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -49,7 +48,7 @@ from dasktune._results.results import StudyResults
 from dasktune._results.rules import refuse_other_rule
 from dasktune._results.summary import savings_line
 from dasktune._results.withdrawn import RETRAIN, merged_results
-from dasktune._study.additions import StudyAdditions, recorder_of
+from dasktune._study.additions import queued_points
 from dasktune._study.ask_tell import Opened
 from dasktune._study.callbacks import Announcer, Callback, LoggerFeeds
 from dasktune._study.changed_code import OpenCode
@@ -57,6 +56,7 @@ from dasktune._study.config import StudyConfig
 from dasktune._study.first_check import KnownTrials, TrainerChecks, known_trials
 from dasktune._study.from_optuna import OF_OPTIMIZE, explained, tuner_problem
 from dasktune._study.main_guard import guard_problem
+from dasktune._study.memory import StudyMemory
 from dasktune._words import counted, listed
 from dasktune._worker.job import JobPlan, this_process
 from dasktune.algos.base import Tuner
@@ -112,8 +112,8 @@ class Optimizer:
     ----------
     study
         The `dasktune.Study` that callbacks get.
-    config, results
-        Its configuration, and its reader.
+    config, memory, results
+        Its configuration, the memory that runs change, and its reader.
     feeds
         Get all outcomes.
 
@@ -128,16 +128,20 @@ class Optimizer:
     """
 
     def __init__(
-        self, study: Any, config: StudyConfig, results: StudyResults, feeds: LoggerFeeds
+        self,
+        study: Any,
+        config: StudyConfig,
+        memory: StudyMemory,
+        results: StudyResults,
+        feeds: LoggerFeeds,
     ) -> None:
         self._study = study
         self._name = config.name
         self._config = config
+        self._memory = memory
         self._results = results
         self._feeds = feeds
-        self._additions = StudyAdditions(results, self.alone)
         self._owner = f"{results.row.root}:{results.row.created}"
-        self._lock = threading.Lock()
         self._proves = True
         self._is_stopping: bool | None = None  # None while nothing runs
         self._checks = TrainerChecks(results, config, lambda: bool(self._is_stopping))
@@ -254,9 +258,9 @@ class Optimizer:
             audit = 0.0
         self._transfer = transfer
         announcer = Announcer(self._study, callbacks, self._feeds)
-        with self.alone():
-            results.catch_up()
-            results.look_again(timeouts.waits.listing_seconds)
+        with self._memory.alone():
+            self._memory.catch_up()
+            self._memory.look_again(timeouts.waits.listing_seconds)
             place, self.limit = self._with_again(self._place_of(tuner)), None
             self.ending, self.had_ended = place.ending, place.has_ended
             is_new = not place.records
@@ -415,8 +419,8 @@ class Optimizer:
 
     def _train_again(self, how: Again) -> list[int]:
         """Remember, for the next run, which of the study's trials are to be trained again."""
-        with self.alone():
-            self._results.catch_up()
+        with self._memory.alone():
+            self._memory.catch_up()
             self._again[how] = sorted(self._eligible(how))
             return self._again[how]
 
@@ -439,7 +443,7 @@ class Optimizer:
 
     def _warn_of_queue(self, tuner: Tuner, *, goes_on: bool) -> None:
         """Log a warning if trials are queued that this tuner will not take."""
-        queued = len(self._additions.queued)
+        queued = len(queued_points(self._memory.history))
         if queued and not tuner.most_queued:
             logger.warning(
                 "study %s: %s draws no configurations, so %d queued trials wait on",
@@ -555,7 +559,7 @@ class Optimizer:
         """Begin a run: from now on, an earlier driver that still runs elsewhere cannot write."""
         place, kept = beginning.place, beginning.keeper.recall()
         while not self._results.history.begin(beginning.run, place.number, kept):
-            self._results.catch_up()
+            self._memory.catch_up()
             place = self._place_of(tuner)
         return replace(beginning, place=place, kept=kept)
 
@@ -625,7 +629,7 @@ class Optimizer:
                 alone = alone_rule(refused_of(self._results.history), self._harmless)
                 self._warn_of_refused(error, alone)
             meter.save()
-            self._results.catch_up()
+            self._memory.catch_up()
             begun, has_ended = begin(meter)
             carry_out, meter = self._noting(later), begun.meter
             if has_ended:
@@ -702,7 +706,7 @@ class Optimizer:
             If its training failed, or was stopped (`stop`) before its end.
         """
         tuner = SingleTrial(hp, steps)
-        self._results.catch_up()
+        self._memory.catch_up()
         refuse(name_problems_of(self._config.known_trainer, hp))
         refuse(_name_problems(hp, self._results.records.values()))
         place = self._results.history.place_of(tuner).number
@@ -738,18 +742,6 @@ class Optimizer:
     def plan_of_run(self, run: str) -> JobPlan:
         """Return the plan that workers get at the beginning of a run of that name."""
         return self._plan(run, Timeouts())
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Refuse to run two tuners at a time: they would share one dispatcher."""
-        if not self._lock.acquire(blocking=False):
-            raise ConfigurationError(
-                f"study {self._name!r} must run one tuner at a time; another thread is running one"
-            )
-        try:
-            yield
-        finally:
-            self._lock.release()
 
     def _interrupted_line(self, meter: Meter) -> str:
         """Return the line that says what is saved after an interrupt, and how to go on."""
@@ -807,54 +799,53 @@ class Optimizer:
     ) -> None:
         """Run a tuner until it has ended; the trials of a rule are not merged."""
         results, run, place = self._results, beginning.run, beginning.place
-        results.is_current = False  # until all decisions have been written
-        engine = self.engine(alone=alone)
-        engine.recall(beginning.kept)
-        merges = results.options.merge and not alone.is_all
-        started = StudyRun(
-            study=self._name,
-            study_id=results.row.id,
-            owner=self._owner if merges else None,
-            database=self._results.database,
-            store=self._results.store,
-            history=results.history,
-            place=place,
-            inputs=self._inputs(place.tuner),
-            known_states=results.known_states,
-            plan=self._plan(run, timeouts),
-            engine=engine,
-            recorder=recorder_of(results, run, timeouts.waits),
-            meter=beginning.meter,
-            timeouts=timeouts,
-            audits=self._audit_terms(0.0 if alone.is_all else share),
-            retention=self._config.retention,
-            keep=Keep.parse(self._config.keep),
-            kept_elsewhere=partial(kept_elsewhere, self._results.database, results.row.id),
-            weight=self._config.weight,
-            keeper=beginning.keeper,
-            numerics=rule_of(results.row),
-        )
-        on_turn = None if display is None else display.follow(engine)
-        with started.runner(
-            client,
-            on_turn=self._feeds.following(on_turn),
-            on_safe=announcer.take,
-        ) as self.runner:
-            if self._is_stopping:
-                self.runner.request_stop()
-            retried = {*place.retry}
+        with self._memory.deciding():
+            engine = self.engine(alone=alone)
+            engine.recall(beginning.kept)
+            merges = results.options.merge and not alone.is_all
+            started = StudyRun(
+                study=self._name,
+                study_id=results.row.id,
+                owner=self._owner if merges else None,
+                database=self._results.database,
+                store=self._results.store,
+                history=results.history,
+                place=place,
+                inputs=self._inputs(place.tuner),
+                known_states=self._memory.known_states,
+                plan=self._plan(run, timeouts),
+                engine=engine,
+                recorder=self._memory.recorder(run, timeouts.waits),
+                meter=beginning.meter,
+                timeouts=timeouts,
+                audits=self._audit_terms(0.0 if alone.is_all else share),
+                retention=self._config.retention,
+                keep=Keep.parse(self._config.keep),
+                kept_elsewhere=partial(kept_elsewhere, self._results.database, results.row.id),
+                weight=self._config.weight,
+                keeper=beginning.keeper,
+                numerics=rule_of(results.row),
+            )
+            on_turn = None if display is None else display.follow(engine)
+            with started.runner(
+                client,
+                on_turn=self._feeds.following(on_turn),
+                on_safe=announcer.take,
+            ) as self.runner:
+                if self._is_stopping:
+                    self.runner.request_stop()
+                retried = {*place.retry}
 
-            def begin(now: float, capacity: int) -> Outcome:
-                outcome = started.begin(now, capacity)
-                own = (r for r in results.records.values() if r.tuner == place.number)
-                note_retried(results.history, (r.number for r in own if r.local in retried))
-                return outcome
+                def begin(now: float, capacity: int) -> Outcome:
+                    outcome = started.begin(now, capacity)
+                    own = (r for r in results.records.values() if r.tuner == place.number)
+                    note_retried(results.history, (r.number for r in own if r.local in retried))
+                    return outcome
 
-            try:
-                self.runner.run(begin, wait=wait)
-            finally:
-                self.runner = None
-        results.is_current = True
+                try:
+                    self.runner.run(begin, wait=wait)
+                finally:
+                    self.runner = None
 
     @contextmanager
     def _displayed(self, progress: bool | None, *, is_checked: bool) -> Iterator[RunDisplay | None]:
@@ -880,9 +871,9 @@ class Optimizer:
         """Return a new engine of the study; from now on the trials of a rule are trained alone."""
         alone = alone or AloneRule()
         return Engine(
-            self._results.dispatcher(),
+            self._memory.dispatcher(),
             objective=self._results.objective,
-            trials=self._results.records,
+            trials=self._memory.records,
             fails_on_nan=self._config.on_nan == "fail",
             trains_alone=alone.is_all,
             lone_lineages=alone.lineages,
@@ -896,7 +887,9 @@ class Optimizer:
         records = results.records.values()
         row, database = results.row, results.database
         given = () if self._transfer is None else given_trials(database, row, tuner)
-        return inputs_of(tuner, results.objective, records, self._additions.queued, given)
+        return inputs_of(
+            tuner, results.objective, records, queued_points(self._memory.history), given
+        )
 
     def _known_trials(self, tuner: Tuner, limits: Limits) -> Callable[[], KnownTrials]:
         return known_trials(self._results, tuner, self._inputs(tuner), limits)
@@ -933,13 +926,13 @@ class Optimizer:
                 "are for studies without a trainer: create_study(None, ...)"
             )
         refuse(_run_problems(tuner, None, None, None, (), None))
-        self._results.catch_up()
+        self._memory.catch_up()
         place = self._results.history.place_of(copy.deepcopy(tuner))
         engine = self.engine()
         engine.dismiss()  # stages that the loop of another tuner still waits for
         self._feeds.open()
         begin = partial(begin_tuner, engine, place, self._inputs(place.tuner))
-        return Opened(engine=engine, recorder=recorder_of(self._results), begin=begin)
+        return Opened(engine=engine, recorder=self._memory.recorder(), begin=begin)
 
 
 def _nothing(_: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dasktune._driver.transfer import Transfer
 from dasktune._engine.trials import Repeated, Trial, TrialRecord
@@ -19,6 +19,7 @@ from dasktune._study.ask_tell import AskTell
 from dasktune._study.callbacks import LoggerFeeds
 from dasktune._study.config import StudyConfig
 from dasktune._study.export import TrialExports
+from dasktune._study.memory import StudyMemory
 from dasktune._study.optimize import Optimizer
 from dasktune.algos.base import Tuner, known_configurations
 from dasktune.errors import ConfigurationError
@@ -30,9 +31,6 @@ from dasktune.storage.database.schema import StudyRow
 from dasktune.trainer.code import pack
 from dasktune.trainer.stages import StageTraining
 from dasktune.types import Direction, Value
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +57,8 @@ class Study:
     ----------
     name, metric, direction, seed, config, report_every
         As it was created.
+    memory
+        The trials and the dispatcher, which runs change.
     results
         Reads the study; most of its methods are the study's own, too.
     user_attrs
@@ -71,16 +71,17 @@ class Study:
         self, config: StudyConfig, *, row: StudyRow, database: Database, store: CheckpointStore
     ) -> None:
         self.study_config = config
-        self.results = StudyResults(row, database, store, config.options)
+        self.memory = StudyMemory(row, database, store, config.options)
+        self.results = StudyResults(self.memory)
         self.name, self.seed = self.results.name, self.results.seed
         self.objective = self.results.objective
         self.store, self.database = store, database
         self.config: Mapping[str, object] = dict(config.config or {})
         self.report_every = config.report_every
         self._feeds = LoggerFeeds(self.results, config.loggers, config.folder)
-        self._optimizer = Optimizer(self, config, self.results, self._feeds)
-        self._additions = StudyAdditions(self.results, self._optimizer.alone)
-        self._exports = TrialExports(self.results, config, self._optimizer.code)
+        self._optimizer = Optimizer(self, config, self.memory, self.results, self._feeds)
+        self._additions = StudyAdditions(self.memory)
+        self._exports = TrialExports(self.memory, self.results, config, self._optimizer.code)
         open_tuner, on_safe = self._optimizer.open_tuner, self._feeds.take
         self._asking = AskTell(self.name, self.seed, open_tuner, on_safe)
 
@@ -113,7 +114,7 @@ class Study:
         return self.results.direction
 
     @property
-    def records(self) -> dict[int, TrialRecord]:
+    def records(self) -> Mapping[int, TrialRecord]:
         """The present record of each trial by number."""
         return self.results.records
 

@@ -16,7 +16,7 @@ from dasktune._driver.retention.value import ENOUGH, StateValues, StoreValues, m
 from dasktune._engine.timeouts import STALE_SECONDS
 from dasktune._engine.trials import TrialRecord
 from dasktune._results.keep import keep_of, kept_keys
-from dasktune._results.results import alone_key_of, objective_of, register, seeded_key_of
+from dasktune._results.rows import alone_key_of, objective_of, register, seeded_key_of
 from dasktune.cli.ls import Places
 from dasktune.errors import ConfigurationError, StorageError, refuse
 from dasktune.graph.attempts import DispatchOptions

@@ -300,6 +300,7 @@ def open_results(places: Places) -> Iterator[StudyResults]:
         If there is no database or no study in it, or `places` names none of several studies.
     """
     from dasktune._results.results import StudyResults
+    from dasktune._study.memory import StudyMemory
     from dasktune.graph.attempts import DispatchOptions
     from dasktune.storage.checkpoints import CheckpointStore
 
@@ -307,7 +308,7 @@ def open_results(places: Places) -> Iterator[StudyResults]:
         rows = {row.name: row for row in database.studies()}
         row = rows[_chosen(places.study, rows)]
         options = DispatchOptions(merge=bool(row.spec.get("merge")))
-        yield StudyResults(row, database, CheckpointStore(places.store), options)
+        yield StudyResults(StudyMemory(row, database, CheckpointStore(places.store), options))
 
 
 def chosen_study(places: Places) -> tuple[Places, str]:

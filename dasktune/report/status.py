@@ -11,7 +11,7 @@ from typing import Any
 from dasktune._driver.audit_notes import AuditFigures, figures_of
 from dasktune._driver.history import History
 from dasktune._driver.run_status import RunStatus
-from dasktune._results.results import objective_of
+from dasktune._results.rows import objective_of
 from dasktune._results.state_words import states_text
 from dasktune._results.withdrawn import Withdrawn, withdrawn_of
 from dasktune._words import counted

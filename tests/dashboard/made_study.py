@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dasktune._driver.history import record_of
 from dasktune._engine.trials import TrialRecord
-from dasktune._results.results import registered
+from dasktune._results.rows import registered
 from dasktune._results.trial_paths import keys_of
 from dasktune.graph.keys import root_key
 from dasktune.sequences import MultiStep, as_sequence

@@ -11,7 +11,7 @@ import pytest
 from dasktune._dashboard.learning_curves import decimated
 from dasktune._dashboard.study_view import StudyView
 from dasktune._results import trial_paths
-from dasktune._results.results import registered
+from dasktune._results.rows import registered
 from dasktune._results.trial_paths import keys_of
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import SearchPlan

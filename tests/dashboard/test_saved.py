@@ -13,6 +13,7 @@ from dasktune._dashboard import saved
 from dasktune._dashboard.saved import answers_of, write_report
 from dasktune._dashboard.study_view import StudyView
 from dasktune._results.results import StudyResults
+from dasktune._study.memory import StudyMemory
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.report.notebook import page_html
 from dasktune.storage.checkpoints import CheckpointStore
@@ -38,7 +39,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 def study(database: Database, tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
     (row,) = database.studies()
     store = CheckpointStore(str(tmp_path_factory.mktemp("store")))
-    return StudyResults(row, database, store, DispatchOptions(merge=True))
+    return StudyResults(StudyMemory(row, database, store, DispatchOptions(merge=True)))
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_default_path_of_a_report_names_no_parent_folder(
     (tmp_path / "studies").mkdir()
     store = CheckpointStore(str(tmp_path / "studies" / ".." / "runs"))
     store.check()
-    opened = StudyResults(study.row, study.database, store, study.options)
+    opened = StudyResults(StudyMemory(study.row, study.database, store, study.options))
     assert write_report(opened) == (tmp_path / "runs").resolve() / f"report-{study.name}.html"
 
 
