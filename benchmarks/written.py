@@ -64,7 +64,7 @@ class _Recorded:
 
     def __init__(self, study: dt.Study) -> None:
         self.engine: Engine = study._optimizer.engine()
-        self._recorder = study.memory.recorder()
+        self._recorder = study.parts.memory.recorder()
         self._events = 0
 
     def __getattr__(self, name: str) -> Any:

@@ -6,13 +6,16 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dasktune._driver.predictions import answer_or_none
-from dasktune._driver.recorder import Recorder
-from dasktune._engine.engine import Engine
+from dasktune._driver.refused_resumes import AloneRule
+from dasktune._driver.run import begin_tuner
 from dasktune._engine.outcome import Outcome, RunAssessment, RunPrediction
+from dasktune._study.beginning import engine_of, inputs_in, place_in
+from dasktune._study.from_optuna import tuner_problem
+from dasktune._study.parts import StudyParts
 from dasktune.algos.base import Tuner
 from dasktune.errors import ConfigurationError, shown
 from dasktune.graph.plan import Node
@@ -52,32 +55,10 @@ class Asked:
 
 
 class AskTell:
-    """The ask and tell of a study without a trainer; safe to call from several threads.
+    """The ask and tell of a study without a trainer; safe to call from several threads."""
 
-    Parameters
-    ----------
-    name
-        The study's.
-    seed
-        The study's.
-    open_tuner
-        Returns the engine and the recorder for a tuner, and a function that begins it:
-        (now, capacity) -> outcome.
-    on_safe
-        Called with each outcome once its records are durable.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        seed: int,
-        open_tuner: Callable[[Tuner], Opened],
-        on_safe: Callable[[Outcome], None],
-    ) -> None:
-        self._name = name
-        self._seed = seed
-        self._open_tuner = open_tuner
-        self._on_safe = on_safe
+    def __init__(self, parts: StudyParts) -> None:
+        self._parts = parts
         self._lock = threading.Lock()
         self._loop: OwnLoop | None = None
 
@@ -136,49 +117,39 @@ class AskTell:
         if self._loop is None or (tuner is not None and not self._loop.is_for(tuner)):
             if tuner is None:
                 raise ConfigurationError("ask must be given a tuner first, got None")
-            opened = self._open_tuner(tuner)
-            self._loop = OwnLoop(opened, tuner.identity(), self._seed, self._on_safe)
+            self._refuse(tuner)
+            self._loop = OwnLoop(self._parts, tuner)
         return self._loop
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """A tuner that is ready to begin or continue without workers.
-
-    Parameters
-    ----------
-    engine
-        Holds the tuner; its dispatcher has no workers.
-    recorder
-        Makes every answer durable.
-    begin
-        Begins or continues the tuner: (now, capacity) -> outcome.
-    """
-
-    engine: Engine
-    recorder: Recorder
-    begin: Callable[[float, int], Outcome]
+    def _refuse(self, tuner: Tuner) -> None:
+        """Refuse what is no tuner, and a study with a trainer."""
+        if (trainer := self._parts.config.trainer) is not None:
+            raise ConfigurationError(
+                f"study {self._parts.name!r} trains with {trainer.__qualname__}; ask and tell "
+                "are for studies without a trainer: create_study(None, ...)"
+            )
+        if not isinstance(tuner, Tuner):
+            raise ConfigurationError(tuner_problem(tuner))
 
 
 class OwnLoop:
-    """Runs a tuner on the values that a user measures."""
+    """Runs a tuner on the values that a user measures: its dispatcher has no workers."""
 
-    def __init__(
-        self,
-        opened: Opened,
-        identity: Mapping[str, object],
-        seed: int,
-        on_safe: Callable[[Outcome], None],
-    ) -> None:
-        self._engine = opened.engine
-        self._recorder = opened.recorder
-        self._identity = identity
-        self._seed = seed
-        self._on_safe = on_safe
+    def __init__(self, parts: StudyParts, tuner: Tuner) -> None:
+        memory = parts.memory
+        memory.catch_up()
+        place = place_in(memory, tuner)
+        self._engine = engine_of(parts, AloneRule())
+        self._engine.dismiss()  # stages that the loop of another tuner still waits for
+        self._feeds = parts.feeds
+        self._feeds.open()
+        self._recorder = memory.recorder()
+        self._identity = tuner.identity()
+        self._seed = parts.results.seed
         self._handed: dict[int, float] = {}
         """Trials that were handed out, and when."""
         self._began = time.monotonic()
-        self._take(opened.begin(0.0, 1))
+        self._take(begin_tuner(self._engine, place, inputs_in(parts, place.tuner), 0.0, 1))
 
     def is_for(self, tuner: Tuner) -> bool:
         """Whether it runs a tuner of the same identity."""
@@ -273,7 +244,7 @@ class OwnLoop:
             self._recorder.flush()
             for warning in outcome.warnings:
                 logger.warning("%s", warning)
-            self._on_safe(outcome)
+            self._feeds.take(outcome)
             for order in outcome.orders:
                 if isinstance(order, RunPrediction | RunAssessment):
                     answer = answer_or_none(order)

@@ -66,6 +66,8 @@ class LoggerFeeds:
 
     def open(self) -> None:
         """Open the loggers, and bring their trials up to date."""
+        if not self._loggers:
+            return
         results = self._results
         about = LoggedStudy.of(results.row, results.objective, self._folder)
         try:
@@ -90,10 +92,7 @@ class LoggerFeeds:
     def following(self, on_turn: Callable[[Given], None] | None) -> Callable[[Given], None] | None:
         """Return a function for each turn of a run that also passes on metrics between reports.
 
-        Parameters
-        ----------
-        on_turn
-            What is called in each turn without loggers; None for nothing.
+        Without loggers it is `on_turn`, which may be None.
         """
         if not self._feeds:
             return on_turn

@@ -16,6 +16,7 @@ from types import FunctionType
 from typing import Any
 
 from dasktune._study.config import StudyConfig
+from dasktune._study.run_warnings import warn_of_written_globals
 from dasktune._words import listed
 from dasktune.errors import ConfigurationError, refuse
 from dasktune.trainer.base import problems_of
@@ -48,6 +49,7 @@ class OpenCode:
         self._known: dict[tuple[int, ...], _KnownCode] = {}
         if config.trainer is not None and config.taken is not None:
             self._note(given, config.trainer, config.taken)
+        self._warned_of: frozenset[str] = frozenset()
         self.computed = 0
 
     def problem(self) -> str | None:
@@ -74,6 +76,14 @@ class OpenCode:
                 return self._changed(now)
             self._note(things, trainer, now)
         return None
+
+    def refuse_change(self) -> None:
+        """Refuse to train other code than that of the study; warn of new values of globals."""
+        if (problem := self.problem()) is not None:
+            raise ConfigurationError(problem)
+        if written := self.written() - self._warned_of:
+            self._warned_of |= written
+            warn_of_written_globals(self._config.name, written)
 
     def written(self) -> frozenset[str]:
         """Return the globals whose values own code has changed in this process."""

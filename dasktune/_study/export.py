@@ -22,15 +22,10 @@ import numpy as np
 
 from dasktune._driver.numerics import may_store
 from dasktune._engine.trials import trial_of
-from dasktune._results.results import StudyResults
 from dasktune._results.rules import other_rule
-from dasktune._study.changed_code import OpenCode
-from dasktune._study.config import StudyConfig
-from dasktune._study.memory import StudyMemory
+from dasktune._study.parts import StudyParts
 from dasktune._study.trial_state import BEST, Training, TrialStates, best_step, chosen_step
 from dasktune.errors import ConfigurationError, StorageError, unknown
-from dasktune.graph.plan import Node
-from dasktune.storage.checkpoints import Commit
 from dasktune.storage.files.local import new_above, sync_folders
 from dasktune.trainer.base import Trainer
 from dasktune.types import Step
@@ -46,23 +41,11 @@ _WIDER = {"bfloat16": "float32", "complex32": "complex64"}
 
 
 class TrialExports:
-    """Reads the states of a study's trials, and writes them to plain files.
+    """Reads the states of a study's trials, and writes them to plain files."""
 
-    Parameters
-    ----------
-    results
-        Reads the study.
-    config
-        Says how to train a state again that is not stored.
-    """
-
-    def __init__(
-        self, memory: StudyMemory, results: StudyResults, config: StudyConfig, code: OpenCode
-    ) -> None:
-        self._memory = memory
-        self._results = results
-        self._config = config
-        self._code = code
+    def __init__(self, parts: StudyParts) -> None:
+        self._memory, self._results = parts.memory, parts.results
+        self._config, self._code = parts.config, parts.code
 
     def trial_state(self, number: int, step: Step | str | None = None) -> Any:
         """Return the state of a trial: the trainer's ``state_dict``, copied.
@@ -184,12 +167,11 @@ class TrialExports:
         from dasktune._worker.hardware import processor_numerics  # it loads Dask
 
         record = results.records.get(number)
-        keep = self._record if config.merges else None
-        if record is not None and not may_store(
+        may_keep = record is None or may_store(
             results.row, results.store, record, processor_numerics()
-        ):
-            keep = None
-        return TrialStates(results.store, results.plan, training, keep)
+        )
+        recorder = self._memory.recorder() if config.merges and may_keep else None
+        return TrialStates(results.store, results.plan, training, recorder)
 
     def _about(self, number: int, step: Step) -> dict[str, Any]:
         """Return the description of a state in its file; plain values."""
@@ -207,11 +189,6 @@ class TrialExports:
             "key": results.plan.node_at(number, step).key_at(step),
             "fingerprint": results.row.spec["fingerprint"],
         }
-
-    def _record(self, node: Node, commit: Commit) -> None:
-        recorder = self._memory.recorder()
-        recorder.checkpoint(node, commit)
-        recorder.flush()
 
 
 def check_target(path: Path, own: tuple[str, ...] = ()) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from dasktune._driver.audit_notes import AUDIT_FAILED, AuditFailure
 from dasktune._engine.limits import Limits
@@ -29,6 +29,7 @@ from dasktune._engine.trials import TrialRecord
 from dasktune._results.results import StudyResults
 from dasktune._results.summary import steps_asked
 from dasktune._study.config import StudyConfig
+from dasktune._study.current_run import CurrentRun
 from dasktune._worker.gpus import visible_gpus
 from dasktune.algos.base import Tuner
 from dasktune.errors import ConfigurationError, DasktuneError, UnknownValueError
@@ -40,6 +41,9 @@ from dasktune.trainer.check_resume.plan import SHORTEST, change_or_end, until
 from dasktune.trainer.check_resume.verdict import binding_here, device_of, verdict
 from dasktune.trainer.fingerprint.read_files import uncovered_files
 from dasktune.types import Extend, Register, Sequences, Step
+
+if TYPE_CHECKING:
+    from dasktune.report.progress import RunDisplay
 
 logger = logging.getLogger(__name__)
 
@@ -69,18 +73,35 @@ class CheckedTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTrials:
-    """The trials of a run as far as they are known before it begins.
-
-    Parameters
-    ----------
-    trials
-        The first of them.
-    requested
-        Number of steps that the run requests, at least.
-    """
+    """The first trials of a run before it begins, and the steps that it requests, at least."""
 
     trials: tuple[CheckedTrial, ...]
     requested: Step
+
+    def known(self) -> KnownTrials:
+        """Return the trials themselves."""
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTuner:
+    """A copy of a tuner that begins, to ask for its first trials; `inputs` are what it gets."""
+
+    tuner: Tuner
+    inputs: Mapping[str, object]
+    most_steps: Step | None
+
+    def known(self) -> KnownTrials:
+        """Return the trials that the tuner would register first; it may take long to draw them."""
+        self.tuner.prepare(self.inputs)
+        decisions = self.tuner.ask(1)
+        ends = [each.until for each in decisions if isinstance(each, Extend)]
+        # Trials that begin later request as many steps as the first ones, at least.
+        requested = sum(ends) + (self.tuner.to_begin or 0) * min(ends, default=0)
+        return KnownTrials(
+            trials=_first(each for each in decisions if isinstance(each, Register)),
+            requested=requested if self.most_steps is None else min(requested, self.most_steps),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,21 +123,7 @@ Outcome = ResumeReport | NotChecked | Refused
 
 
 class FirstCheck:
-    """A check in a thread.
-
-    Parameters
-    ----------
-    config
-        Of the study.
-    seed, device
-        Given to the trainer.
-    known
-        Returns the trials; called in the thread.
-    step_seconds
-        Longest time of a step.
-    is_stopping
-        Returns whether the run is to stop; asked every `FIRST_CHECK_LOOK_SECONDS`.
-    """
+    """A check in a thread; it ends early if the current run is stopped."""
 
     def __init__(
         self,
@@ -124,13 +131,13 @@ class FirstCheck:
         *,
         seed: int,
         device: str,
-        known: Callable[[], KnownTrials],
+        ahead: KnownTrials | NewTuner,
         step_seconds: float,
-        is_stopping: Callable[[], bool],
+        current: CurrentRun,
     ) -> None:
-        self._config, self._known = config, known
+        self._config, self._ahead = config, ahead
         self._seed, self._device, self._step_seconds = seed, device, step_seconds
-        self._is_stopping, self._is_closed = is_stopping, False
+        self._current, self._is_closed = current, False
         self._processes: LimitedProcesses | None = None
         self._outcome: Outcome | BaseException = NotChecked(reason="it was interrupted")
         self._thread = threading.Thread(target=self._work, name="first check", daemon=True)
@@ -144,24 +151,22 @@ class FirstCheck:
     @property
     def is_cancelled(self) -> bool:
         """Whether it is to end without a result."""
-        return self._is_closed or self._is_stopping()
+        return self._is_closed or self._current.is_stopping
 
     def close(self) -> None:
         """End it, and wait until its process is gone."""
         self._is_closed = True
         self._thread.join()
 
-    def result(self, show: Callable[[str], None] = lambda _: None) -> Outcome:
-        """Wait for the end of the check, and return its outcome.
-
-        Parameters
-        ----------
-        show
-            Called with the progress of the check, now and then.
-        """
+    def progress(self) -> Iterator[str]:
+        """Yield the progress of the check, now and then, until it has ended."""
         while self._thread.is_alive():
-            show(self._progress)
+            yield self._progress
             self._thread.join(FIRST_CHECK_LOOK_SECONDS)
+
+    def result(self) -> Outcome:
+        """Wait for the end of the check, and return its outcome."""
+        self._thread.join()
         if isinstance(self._outcome, BaseException):
             raise self._outcome
         return self._outcome
@@ -181,7 +186,7 @@ class FirstCheck:
     def _checked(self) -> Outcome:
         if self._device == "cuda" and not visible_gpus():
             return NotChecked(reason="its stages train on a GPU, and this machine has none")
-        known = self._known()
+        known = self._ahead.known()
         trials = [trial for trial in known.trials if trial.max_steps >= SHORTEST]
         if not trials:
             return NotChecked(reason=f"no trial with {SHORTEST} steps or more is known yet")
@@ -217,25 +222,14 @@ class FirstCheck:
 class TrainerChecks:
     """The verdict on the trainer of a study, and the check that finds one.
 
-    Parameters
-    ----------
-    results
-        Reads the study.
-    config
-        How it was created.
-    is_stopping
-        Returns whether the run of the study is to stop.
-
     Attributes
     ----------
     device
         The kind of device on which the run trains; until a run sets it, the one that stages need.
     """
 
-    def __init__(
-        self, results: StudyResults, config: StudyConfig, is_stopping: Callable[[], bool]
-    ) -> None:
-        self._results, self._config, self._is_stopping = results, config, is_stopping
+    def __init__(self, results: StudyResults, config: StudyConfig, current: CurrentRun) -> None:
+        self._results, self._config, self._current = results, config, current
         self.device = device_of(results.options.needs)
         self._running: FirstCheck | None = None
         self._was_tried = False
@@ -289,18 +283,13 @@ class TrainerChecks:
 
     @contextmanager
     def running(
-        self, known: Callable[[], KnownTrials] | None, step_seconds: float | None
+        self, ahead: KnownTrials | NewTuner | None, step_seconds: float | None
     ) -> Iterator[None]:
         """Check the trainer meanwhile; the check has ended when the context has.
 
-        Parameters
-        ----------
-        known
-            Returns the trials; None to check nothing.
-        step_seconds
-            Longest time of a step that the user allows; None for no limit.
+        Without trials ahead nothing is checked. `step_seconds` is the user's limit for a step.
         """
-        if known is None:
+        if ahead is None:
             yield
             return
         longest = FIRST_CHECK_STEP_SECONDS
@@ -308,9 +297,9 @@ class TrainerChecks:
             self._config,
             seed=self._results.seed,
             device=self.device,
-            known=known,
+            ahead=ahead,
             step_seconds=longest if step_seconds is None else min(step_seconds, longest),
-            is_stopping=self._is_stopping,
+            current=self._current,
         )
         try:
             yield
@@ -319,18 +308,12 @@ class TrainerChecks:
             check.close()
 
     def finish(
-        self, allow_failed_check: bool, *, is_audited: bool, show: Callable[[str], None]
+        self, allow_failed_check: bool, *, is_audited: bool, display: RunDisplay | None
     ) -> None:
         """Wait for the check that runs, if any, and record its verdict.
 
-        Parameters
-        ----------
-        allow_failed_check
-            Whether the run goes on although the trainer has failed.
-        is_audited
-            Whether the run has audits; a warning says what is left to them.
-        show
-            Called with a line that says how far the check is, now and then.
+        A warning says what is left to the audits of the run. The display shows how far the check
+        is.
 
         Raises
         ------
@@ -342,9 +325,10 @@ class TrainerChecks:
         check = self._running
         if check is None:
             return
-        outcome = check.result(
-            lambda progress: show(f"{self.doing}: {progress}; then trials begin")
-        )
+        for progress in check.progress():
+            if display is not None:
+                display.say(f"{self.doing}: {progress}; then trials begin")
+        outcome = check.result()
         self._results.history.note_audited(check.steps)
         if check.is_cancelled:
             return
@@ -447,46 +431,21 @@ class TrainerChecks:
         )
 
 
-def known_trials(
+def trials_ahead(
     results: StudyResults, tuner: Tuner, inputs: Mapping[str, object], limits: Limits
-) -> Callable[[], KnownTrials]:
-    """Return the function that returns the trials of a run, for another thread.
+) -> KnownTrials | NewTuner:
+    """Return the trials of a run: those of the study, or those that a new tuner registers first.
 
-    They are those that the study has, or those that its tuner would register first.
-
-    Parameters
-    ----------
-    results
-        Reads the study.
-    tuner
-        The tuner as it begins; it stays as it is.
-    inputs
-        What it begins with.
-    limits
-        Of the run.
+    The tuner is copied: it stays as it is.
     """
     records = {number: each for number, each in results.records.items() if each.was_trained_here}
     if records:
-        known = KnownTrials(
-            trials=_first(records.values()), requested=sum(steps_asked(records).values())
-        )
-        return lambda: known
-    fresh, given = copy.deepcopy(tuner), dict(inputs)
+        requested = sum(steps_asked(records).values())
+        return KnownTrials(trials=_first(records.values()), requested=requested)
+    given = dict(inputs)
     if tuner.timed:
         given["directions"] = [each.value for each in results.objective.directions]
-
-    def ask() -> KnownTrials:
-        fresh.prepare(given)
-        decisions = fresh.ask(1)
-        ends = [each.until for each in decisions if isinstance(each, Extend)]
-        # Trials that begin later request as many steps as the first ones, at least.
-        requested = sum(ends) + (fresh.to_begin or 0) * min(ends, default=0)
-        return KnownTrials(
-            trials=_first(each for each in decisions if isinstance(each, Register)),
-            requested=requested if limits.steps is None else min(requested, limits.steps),
-        )
-
-    return ask
+    return NewTuner(tuner=copy.deepcopy(tuner), inputs=given, most_steps=limits.steps)
 
 
 def _first(trials: Iterable[Register | TrialRecord]) -> tuple[CheckedTrial, ...]:

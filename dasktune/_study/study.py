@@ -15,12 +15,16 @@ from dasktune._engine.trials import Repeated, Trial, TrialRecord
 from dasktune._lazy import method_of
 from dasktune._results.results import StudyResults
 from dasktune._study.additions import StudyAdditions
+from dasktune._study.again import TrialsAgain
 from dasktune._study.ask_tell import AskTell
 from dasktune._study.callbacks import LoggerFeeds
+from dasktune._study.changed_code import OpenCode
 from dasktune._study.config import StudyConfig
+from dasktune._study.evaluate import SingleTrials
 from dasktune._study.export import TrialExports
 from dasktune._study.memory import StudyMemory
 from dasktune._study.optimize import Optimizer
+from dasktune._study.parts import StudyParts
 from dasktune.algos.base import Tuner, known_configurations
 from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import SearchPlan
@@ -57,8 +61,8 @@ class Study:
     ----------
     name, metric, direction, seed, config, report_every
         As it was created.
-    memory
-        The trials and the dispatcher, which runs change.
+    parts
+        What runs change and need: its memory, its code, its loggers.
     results
         Reads the study; most of its methods are the study's own, too.
     user_attrs
@@ -71,19 +75,27 @@ class Study:
         self, config: StudyConfig, *, row: StudyRow, database: Database, store: CheckpointStore
     ) -> None:
         self.study_config = config
-        self.memory = StudyMemory(row, database, store, config.options)
-        self.results = StudyResults(self.memory)
+        memory = StudyMemory(row, database, store, config.options)
+        self.results = StudyResults(memory)
+        self.parts = StudyParts(
+            name=config.name,
+            config=config,
+            memory=memory,
+            results=self.results,
+            code=OpenCode(config, row.spec),
+            feeds=LoggerFeeds(self.results, config.loggers, config.folder),
+        )
         self.name, self.seed = self.results.name, self.results.seed
         self.objective = self.results.objective
         self.store, self.database = store, database
         self.config: Mapping[str, object] = dict(config.config or {})
         self.report_every = config.report_every
-        self._feeds = LoggerFeeds(self.results, config.loggers, config.folder)
-        self._optimizer = Optimizer(self, config, self.memory, self.results, self._feeds)
-        self._additions = StudyAdditions(self.memory)
-        self._exports = TrialExports(self.memory, self.results, config, self._optimizer.code)
-        open_tuner, on_safe = self._optimizer.open_tuner, self._feeds.take
-        self._asking = AskTell(self.name, self.seed, open_tuner, on_safe)
+        self._optimizer = Optimizer(self, self.parts)
+        self._again = self._optimizer.again
+        self._single_trials = SingleTrials(self.parts, self._optimizer)
+        self._additions = StudyAdditions(memory)
+        self._exports = TrialExports(self.parts)
+        self._asking = AskTell(self.parts)
 
     def __repr__(self) -> str:
         return repr(self.results)
@@ -246,9 +258,9 @@ class Study:
 
     optimize = _of("_optimizer", Optimizer.optimize)
     optimize_async = _of("_optimizer", Optimizer.optimize_async)  # type: ignore[arg-type]
-    evaluate = _of("_optimizer", Optimizer.evaluate)
-    retry_failed = _of("_optimizer", Optimizer.retry_failed)
-    retrain_withdrawn = _of("_optimizer", Optimizer.retrain_withdrawn)
+    evaluate = _of("_single_trials", SingleTrials.evaluate)
+    retry_failed = _of("_again", TrialsAgain.retry_failed)
+    retrain_withdrawn = _of("_again", TrialsAgain.retrain_withdrawn)
     stop = _of("_optimizer", Optimizer.stop)
     plan_of_run = _of("_optimizer", Optimizer.plan_of_run)
 
@@ -283,7 +295,7 @@ class Study:
 
     def close(self) -> None:
         """Close the database and the loggers."""
-        self._feeds.close()
+        self.parts.feeds.close()
         self.results.close()
 
 

@@ -7,12 +7,13 @@ import math
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from dasktune._driver.recorder import Recorder
 from dasktune._engine.trials import TrialRecord, trial_of
 from dasktune._results.results import StudyResults
 from dasktune._words import counted
@@ -43,9 +44,6 @@ BEST = "best"
 DEVICE = "cpu"
 """Device on which states are trained again."""
 
-Keep = Callable[[Node, Commit], None]
-"""Takes note of a state that was saved at or above a node, as a worker tells it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
@@ -68,18 +66,9 @@ class Training:
 
 
 class TrialStates:
-    """The states of a study's trials by step.
+    """The states of a study's trials by step, trained again where the store lacks them.
 
-    Parameters
-    ----------
-    store
-        Where states are looked up, and saved if they had to be trained again.
-    plan
-        The search plan with all trials and the steps of their checkpoints.
-    training
-        The arguments of the training.
-    keep
-        Called with each state that was saved; None leaves the store unchanged.
+    A recorder writes down those that are saved then; None leaves the store unchanged.
     """
 
     def __init__(
@@ -87,12 +76,12 @@ class TrialStates:
         store: CheckpointStore,
         plan: SearchPlan,
         training: Training,
-        keep: Keep | None,
+        recorder: Recorder | None,
     ) -> None:
         self._store = store
         self._plan = plan
         self._training = training
-        self._keep = keep
+        self._recorder = recorder
 
     def at(self, trial: int, step: Step) -> Any:
         """Return the state of a registered trial after `step` >= 1 steps.
@@ -227,7 +216,7 @@ class TrialStates:
 
         A user who may only read the store gets the state without a save.
         """
-        if self._keep is None:
+        if self._recorder is None:
             return None
         try:
             if isinstance(missing, CorruptCheckpointError):
@@ -235,7 +224,8 @@ class TrialStates:
                 self._store.discard(key, attempt=missing.attempt)
             attempt = f"again-{uuid4().hex[:16]}"
             winner = self._store.save(snapshot, key=key, attempt=attempt, **commit)
-            self._keep(node, winner)
+            self._recorder.checkpoint(node, winner)
+            self._recorder.flush()
         except StorageError as error:
             logger.warning("the state that was trained again is not saved: %s", error)
             return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -88,12 +87,6 @@ class CellOutput:
             self._handle = show_in_cell(shown, raw=True, display_id=True)
         else:
             self._handle.update(shown, raw=True)
-
-
-def in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return getattr(shell, "kernel", None) is not None
 
 
 class ProgressDisplay:
@@ -234,18 +227,20 @@ class RunDisplay:
 
 
 @contextmanager
-def display(study: Any) -> Iterator[RunDisplay]:
+def display(study: Any, *, in_cell: bool) -> Iterator[RunDisplay]:
     """Show runs inside the context, on a terminal or in a notebook's cell.
 
     Parameters
     ----------
     study
         A study with name, metric and direction.
+    in_cell
+        Whether this process is the kernel of a notebook.
     """
     with ExitStack() as stack:
         live: Screen = (
             CellOutput()
-            if in_notebook()
+            if in_cell
             else stack.enter_context(Live(console=Console(stderr=True), auto_refresh=False))
         )
         shown = RunDisplay(study, live)

@@ -464,7 +464,7 @@ def test_all_workers_may_be_killed_at_once(tmp_path: Path) -> None:
 @pytest.mark.cluster
 def test_step_that_kills_workers_fails_only_its_trial(tmp_path: Path) -> None:
     study = open_study(tmp_path, fault={"where": "train", "lr": 0.2, "step": 4, "kind": "kill"})
-    study.memory.options = replace(study.memory.options, losses_allowed=1)
+    study.parts.memory.options = replace(study.parts.memory.options, losses_allowed=1)
     with local_client(2) as client:
         run(study, client)
     assert [trial.state.value for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]

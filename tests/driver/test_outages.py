@@ -24,7 +24,7 @@ import dasktune as dt
 from dasktune._driver import leases as leasing
 from dasktune._driver.leases import PATIENCE as LEASE_PATIENCE
 from dasktune._engine.timeouts import DATABASE_SILENT_SECONDS, DRAIN_SECONDS, STORE_SECONDS
-from dasktune._study.optimize import GOES_ON
+from dasktune._study.current_run import GOES_ON
 from dasktune._study.study import Study
 from dasktune.errors import StorageError
 from dasktune.sequences import Constant, Piecewise

@@ -145,7 +145,7 @@ def test_loads_of_stages_are_measured(tmp_path: Path, two_threads: Client) -> No
         rates = [dt.sequences.MultiStep(0.1, milestones=[2], gamma=gamma) for gamma in (0.5, 0.1)]
         tuner = dt.algos.Grid(dt.Space(lr=rates), max_steps=4)
         opened.optimize(tuner, client=two_threads, progress=False, last_line=False, check=False)
-        loads = opened.memory.dispatcher().placing.loads
+        loads = opened.parts.memory.dispatcher().placing.loads
         assert 0 < loads.seconds("any") < 60, "one of the branches was loaded by the other worker"
 
 

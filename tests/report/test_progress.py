@@ -210,7 +210,7 @@ def test_the_display_goes_to_standard_error_and_leaves_the_end(
         name, metric, direction = "digits [bold]", "loss", Direction.MINIMIZE
 
     engine = running_engine()
-    with display(Study) as runs:
+    with display(Study, in_cell=False) as runs:
         on_turn = runs.follow(engine)
         on_turn(BEFORE)
         on_turn(replace(BEFORE, steps_executed=90, seconds=3.0))

@@ -7,7 +7,7 @@ import re
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,14 @@ import dasktune as dt
 from dasktune._driver.run import device_of_run
 from dasktune._engine.limits import Limits
 from dasktune._study import first_check
+from dasktune._study.current_run import CurrentRun
 from dasktune._study.first_check import (
     CheckedTrial,
     FirstCheck,
     KnownTrials,
+    NewTuner,
     NotChecked,
-    known_trials,
+    trials_ahead,
 )
 from dasktune._study.study import Study
 from dasktune.errors import ConfigurationError
@@ -382,21 +384,32 @@ def test_a_trainer_of_a_script_is_checked(tmp_path: Path, kind: str, end: str) -
     assert ("Walk must resume exactly" in done.stdout) == (kind == "partial")
 
 
-def check_of(study: Study, device: str, known: Callable[[], Any]) -> FirstCheck:
+def check_of(study: Study, device: str, ahead: KnownTrials | NewTuner) -> FirstCheck:
     return FirstCheck(
         study.study_config,
         seed=0,
         device=device,
-        known=known,
+        ahead=ahead,
         step_seconds=1.0,
-        is_stopping=lambda: False,
+        current=CurrentRun(),
     )
+
+
+class Unasked(dt.algos.Grid):
+    """Raises when it is asked."""
+
+    def ask(self, capacity: int) -> Any:
+        raise ZeroDivisionError("of the tuner")
+
+
+def beginning(tuner: dt.algos.Tuner) -> NewTuner:
+    return NewTuner(tuner=tuner, inputs={"objectives": 1}, most_steps=None)
 
 
 def test_a_gpu_that_is_not_here_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with made(tmp_path, Logged) as study:
-        outcome = check_of(study, "cuda", lambda: pytest.fail("not asked")).result()
+        outcome = check_of(study, "cuda", beginning(Unasked(SPACE, max_steps=STEPS))).result()
     assert outcome == NotChecked(reason="its stages train on a GPU, and this machine has none")
 
 
@@ -446,23 +459,20 @@ def test_a_machine_without_temporary_files_checks_nothing(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with made(tmp_path, Logged) as study:
         known = KnownTrials(trials=trials, requested=STEPS)
-        outcome = check_of(study, "cpu", lambda: known).result()
+        outcome = check_of(study, "cpu", known).result()
     assert isinstance(outcome, NotChecked)
     assert outcome.reason.startswith("this machine cannot check it: [Errno 2] No such file")
 
 
 def test_an_error_of_the_tuner_is_raised_again(tmp_path: Path) -> None:
-    def known() -> Any:
-        raise ZeroDivisionError("of the tuner")
-
     with made(tmp_path, Logged) as study, pytest.raises(ZeroDivisionError, match="of the tuner"):
-        check_of(study, "cpu", known).result()
+        check_of(study, "cpu", beginning(Unasked(SPACE, max_steps=STEPS))).result()
 
 
 def test_a_trial_of_one_step_cannot_be_checked(tmp_path: Path) -> None:
     with made(tmp_path, Logged) as study:
         tuner = dt.algos.Grid(SPACE, max_steps=1)
-        known = known_trials(study.results, tuner, {"objectives": 1}, Limits())
+        known = trials_ahead(study.results, tuner, {"objectives": 1}, Limits())
         outcome = check_of(study, "cpu", known).result()
     assert outcome == NotChecked(reason="no trial with 2 steps or more is known yet")
 
@@ -479,7 +489,7 @@ def test_known_trials_count_the_requested_steps(
     tmp_path: Path, tuner: dt.algos.Tuner, limit: int | None, requested: int
 ) -> None:
     with made(tmp_path, Logged) as study:
-        known = known_trials(study.results, tuner, {"objectives": 1}, Limits(steps=limit))()
+        known = trials_ahead(study.results, tuner, {"objectives": 1}, Limits(steps=limit)).known()
     assert known.requested == requested
     assert tuner.ask(1), "the tuner itself was not asked"
     assert all(trial.max_steps == tuner.max_steps for trial in known.trials)
@@ -488,7 +498,7 @@ def test_known_trials_count_the_requested_steps(
 def test_known_trials_of_a_study_are_its_own(tmp_path: Path, two_threads: Client) -> None:
     with made(tmp_path, Logged) as study:
         run(study, two_threads, check=False)
-        known = known_trials(study.results, dt.algos.Grid(SPACE, max_steps=9), {}, Limits())()
+        known = trials_ahead(study.results, dt.algos.Grid(SPACE, max_steps=9), {}, Limits()).known()
     assert known.requested == 2 * STEPS
     assert [trial.max_steps for trial in known.trials] == [STEPS, STEPS]
     assert sorted(trial.change for trial in known.trials) == [4, STEPS]

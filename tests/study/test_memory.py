@@ -70,7 +70,7 @@ def test_memory_of_a_broken_run_is_that_of_the_database(
     with pytest.raises(RuntimeError, match="enough"):
         study.optimize(TUNER, client=two_threads, progress=False, callbacks=[Breaking()])
     before = study.records
-    study.memory.catch_up()
+    study.parts.memory.catch_up()
     assert study.records is not before
     with closing(make(tmp_path)) as opened:
         assert study.trials == opened.trials
@@ -78,10 +78,10 @@ def test_memory_of_a_broken_run_is_that_of_the_database(
 
 def test_two_tuners_at_a_time_are_refused(study: Study) -> None:
     with (
-        study.memory.alone(),
+        study.parts.memory.alone(),
         pytest.raises(ConfigurationError, match="another thread is running"),
-        study.memory.alone(),
+        study.parts.memory.alone(),
     ):
         pass
-    with study.memory.alone():
+    with study.parts.memory.alone():
         assert study.records == {}

@@ -14,9 +14,10 @@ import pytest
 from distributed import Client
 
 import dasktune as dt
+from dasktune._study.displayed import in_notebook
 from dasktune.algos import Grid
 from dasktune.errors import ConfigurationError
-from dasktune.report.progress import CellOutput, in_notebook
+from dasktune.report.progress import CellOutput
 from tests.holding import PATIENCE
 from tests.toy_trainers import Adding
 

@@ -154,7 +154,7 @@ def test_unchanged_code_is_not_computed_again(
     notebook: Notebook, tmp_path: Path, two_threads: Client
 ) -> None:
     study = open_study(notebook.Net, tmp_path)
-    code = study._optimizer.code
+    code = study.parts.code
     for values in ([1.0], [1.0, 2.0]):
         optimize(study, two_threads, *values)
     assert code.computed == 0
@@ -169,7 +169,7 @@ def test_a_cell_that_runs_again_unchanged_is_silent(
     cells: tuple[str, ...], notebook: Notebook, tmp_path: Path
 ) -> None:
     study = open_study(notebook.Net, tmp_path)
-    code = study._optimizer.code
+    code = study.parts.code
     for cell in cells:
         notebook.run(f"# Another comment.\n{cell}")
     assert code.problem() is None
@@ -191,7 +191,7 @@ def test_functions_and_objectives_are_compared_by_name(
     trainer = dt.from_optuna(given) if kind == "objective" else given
     metric = "loss" if kind == "function" else "value"
     study = open_study(trainer, tmp_path, metric=metric)
-    code = study._optimizer.code
+    code = study.parts.code
     assert code.problem() is None
     assert code.computed == 0
     notebook.run(TRAINER)
@@ -224,7 +224,7 @@ def test_names_that_are_found_in_other_ways_are_compared(
         """
     notebook.run(cell)
     study = open_study(notebook.Wide, tmp_path)
-    code = study._optimizer.code
+    code = study.parts.code
     assert code.problem() is None
     assert code.computed == 0
     changes = {
@@ -248,9 +248,9 @@ def test_depends_on_is_compared_by_name(notebook: Notebook, tmp_path: Path) -> N
     notebook.run("def other():\n    return 1")
     study = open_study(notebook.Net, tmp_path, depends_on=[notebook.other])
     notebook.run("def other():\n    return 1")
-    assert study._optimizer.code.problem() is None
+    assert study.parts.code.problem() is None
     notebook.run("def other():\n    return 2")
-    assert "function other" in (study._optimizer.code.problem() or "")
+    assert "function other" in (study.parts.code.problem() or "")
     study.close()
 
 
@@ -325,9 +325,9 @@ def test_changed_data_are_refused(notebook: Notebook, tmp_path: Path) -> None:
         )
     )
     study = open_study(notebook.OnData, tmp_path)
-    assert study._optimizer.code.problem() is None
+    assert study.parts.code.problem() is None
     data.write_text("12")
-    assert "changed since then: data" in (study._optimizer.code.problem() or "")
+    assert "changed since then: data" in (study.parts.code.problem() or "")
     study.close()
 
 

@@ -448,9 +448,11 @@ def test_opened_study_is_as_the_engine_has_it(kind: str, tmp_path: Path, client:
     assert (expected[0]["steps_reused"] > 0) == (kind == "found")
     study.close()
     again = make(tmp_path, trainer, load_if_exists=True)
-    plan = again.memory.counted_plan()
-    assert (again.summary(), again.memory.has_plan) == (expected[0], False), "no state was read"
-    assert again.memory.counted_plan() is plan, "trials stand as before"
+    plan = again.parts.memory.counted_plan()
+    assert (again.summary(), again.parts.memory.has_plan) == (expected[0], False), (
+        "no state was read"
+    )
+    assert again.parts.memory.counted_plan() is plan, "trials stand as before"
     assert again.trials == expected[1]
     assert again.summary() == expected[0]
     again.close()
@@ -527,7 +529,7 @@ def test_optimize_known_tuner_returns_at_once_new_tuner_adds(
     )
     assert len(again.trials) == 8
     assert [trial.steps for trial in again.trials] == [6, 6, 6, 8, 8, 8, 3, 3]
-    again.memory.look_again(-1.0)
+    again.parts.memory.look_again(-1.0)
     with closing(make(tmp_path, load_if_exists=True)) as opened:
         assert again.summary() == opened.summary()
     again.close()
