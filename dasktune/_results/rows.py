@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dasktune._engine.trials import TrialRecord
 from dasktune._results.trial_paths import last_step
 from dasktune.errors import CorruptRecordError
-from dasktune.graph.keys import root_key
+from dasktune.graph.keys import SeededRoots, root_key
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.database.schema import StudyRow
 from dasktune.types import Direction, Objective, Step
@@ -31,11 +31,11 @@ def objective_of(spec: Mapping[str, Any]) -> Objective:
         raise CorruptRecordError(f"the description of a study cannot be read: {error!r}") from error
 
 
-def seeded_key_of(row: StudyRow) -> Callable[[int], str]:
-    """Return the function that gives a study's state keys before any step by added seed."""
+def seeded_roots_of(row: StudyRow) -> SeededRoots:
+    """Return the states of a study before any step by added seed."""
     if not row.spec.get("merge"):
-        return lambda added: root_key(row.root, added)
-    return lambda added: root_key(str(row.spec["fingerprint"]), row.spec["seed"] + added)
+        return SeededRoots(fingerprint=row.root)
+    return SeededRoots(fingerprint=str(row.spec["fingerprint"]), seed=row.spec["seed"])
 
 
 def alone_key_of(row: StudyRow) -> str:
@@ -51,7 +51,7 @@ def plan_of(row: StudyRow) -> SearchPlan:
     return SearchPlan(
         row.root,
         merge=bool(row.spec.get("merge")),
-        seeded_key=seeded_key_of(row),
+        seeded=seeded_roots_of(row),
         alone_key=alone_key_of(row),
     )
 

@@ -13,7 +13,7 @@ from dasktune._driver.recorder import Recorder
 from dasktune._driver.reuse import KnownStates
 from dasktune._engine.timeouts import WAITS, Waits
 from dasktune._engine.trials import TrialRecord
-from dasktune._results.rows import alone_key_of, registered, seeded_key_of
+from dasktune._results.rows import alone_key_of, registered, seeded_roots_of
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.dispatch import Dispatcher
@@ -121,7 +121,7 @@ class StudyMemory:
             self.options.with_prefix(uuid4().hex[:16]),
             on_new=fill,
             may_place=lambda: not known_states.unread,
-            seeded_key=seeded_key_of(self.row),
+            seeded=seeded_roots_of(self.row),
             alone_key=alone_key_of(self.row),
         )
         return dispatcher

@@ -16,7 +16,7 @@ from dasktune._driver.retention.value import ENOUGH, StateValues, StoreValues, m
 from dasktune._engine.timeouts import STALE_SECONDS
 from dasktune._engine.trials import TrialRecord
 from dasktune._results.keep import keep_of, kept_keys
-from dasktune._results.rows import alone_key_of, objective_of, register, seeded_key_of
+from dasktune._results.rows import alone_key_of, objective_of, register, seeded_roots_of
 from dasktune.cli.ls import Places
 from dasktune.errors import ConfigurationError, StorageError, refuse
 from dasktune.graph.attempts import DispatchOptions
@@ -302,7 +302,7 @@ def _view_of(row: StudyRow, trials: Iterable[TrialRecord], database: Database) -
     """Return the view of a study at rest, with its trials and the measured time of its steps."""
     options = DispatchOptions(merge=bool(row.spec.get("merge")))
     dispatcher = Dispatcher(
-        row.root, options, seeded_key=seeded_key_of(row), alone_key=alone_key_of(row)
+        row.root, options, seeded=seeded_roots_of(row), alone_key=alone_key_of(row)
     )
     for trial in trials:
         if trial.was_trained_here:

@@ -45,6 +45,7 @@ from dasktune.graph.events import (
 )
 from dasktune.graph.frontier import Failure, Frontier, Loss
 from dasktune.graph.kept_speeds import KeptMeasurements
+from dasktune.graph.keys import SeededRoots
 from dasktune.graph.matching import Unplaced
 from dasktune.graph.open_attempts import OpenAttempts
 from dasktune.graph.placement import Placing, PolicyMaker
@@ -70,7 +71,7 @@ class Dispatcher:
         checkpoints and metrics of earlier runs.
     may_place
         Whether all is known that `on_new` has begun to look up: until then no stage begins.
-    seeded_key, alone_key
+    seeded, alone_key
         See `SearchPlan`.
     speeds
         Learns what steps take.
@@ -85,12 +86,20 @@ class Dispatcher:
         *,
         on_new: Callable[[Node], None] | None = None,
         may_place: Callable[[], bool] = lambda: True,
-        seeded_key: Callable[[int], str] | None = None,
+        seeded: SeededRoots | None = None,
         alone_key: str | None = None,
         speeds: Speeds | None = None,
         policies: Iterable[PolicyMaker] = POLICIES,
     ) -> None:
         self.options = options or DispatchOptions()
+        self.plan = SearchPlan(
+            root_key,
+            merge=self.options.merge,
+            alone_key=alone_key,
+            on_split=self._split,
+            on_new=on_new,
+            seeded=seeded,
+        )
         self.speeds = speeds or Speeds()
         self.frontier = Frontier(self.speeds.seconds_per_step, self.speeds.profile)
         self.placing = Placing(

@@ -46,6 +46,18 @@ def root_key(fingerprint: str, seed: int) -> str:
     return blake2b(text, digest_size=DIGEST_NBYTES).hexdigest()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeededRoots:
+    """The states before any step by training seed: `seed` is the one to which others are added."""
+
+    fingerprint: str
+    seed: int = 0
+
+    def key(self, added: int) -> str:
+        """Return the key of the state of the seed that is larger by a number."""
+        return root_key(self.fingerprint, self.seed + added)
+
+
 def named_key(key: str, facts: Mapping[str, Value]) -> str:
     """Return the key of a state for whose training further facts count; `key` without facts.
 

@@ -14,7 +14,15 @@ from typing import Any, cast
 
 from dasktune.errors import InternalError
 from dasktune.graph.devices import DEVICES, devices_of
-from dasktune.graph.keys import BLOCK_STEPS, Chain, Mark, Positions, encode_at, root_key
+from dasktune.graph.keys import (
+    BLOCK_STEPS,
+    Chain,
+    Mark,
+    Positions,
+    SeededRoots,
+    encode_at,
+    root_key,
+)
 from dasktune.graph.known import Measured, Steps
 from dasktune.graph.value_cache import ValueCache
 from dasktune.needs import NO_NEEDS, Needs, NumericClass
@@ -333,9 +341,8 @@ class SearchPlan:
         Called with ``(top, bottom)`` after an edge was split; `bottom` is the old node.
     on_new
         Called with every node that covers steps which no trial had before.
-    seeded_key
-        Gives the state key before any step for another training seed, told by what is
-        added to the study's.
+    seeded
+        The states before any step for other training seeds; made from `key` if None.
     """
 
     def __init__(
@@ -346,7 +353,7 @@ class SearchPlan:
         alone_key: str | None = None,
         on_split: Callable[[Node, Node], None] | None = None,
         on_new: Callable[[Node], None] | None = None,
-        seeded_key: Callable[[int], str] | None = None,
+        seeded: SeededRoots | None = None,
     ) -> None:
         self.root_key = key
         self.alone_key = alone_key or key
@@ -364,7 +371,7 @@ class SearchPlan:
         """Forgotten states of the plain class, by root and values at step 0 of their lineage."""
         self.looks_up = True
         """Whether new nodes that no class is chosen for are told what is known by keys without."""
-        self._seeded_key = seeded_key or (lambda seed: root_key(key, seed))
+        self._seeded = seeded or SeededRoots(fingerprint=key)
         self._count = 0
         self._on_split = on_split
         self._on_new = on_new
@@ -637,7 +644,7 @@ class SearchPlan:
             root.value_cache, root.is_alone = self.value_cache, is_alone
             self._count += 1
             root.checkpoints.add(0)
-            key = self._seeded_key(seed) if seed else self.root_key
+            key = self._seeded.key(seed) if seed else self.root_key
             key = self.alone_key if is_alone else key
             root._end = Chain(key if owner is None else root_key(key, owner))
         return root
