@@ -140,15 +140,9 @@ def take_inventory(
 ) -> Inventory:
     """Return the inventory of a store, with the trials that use each checkpoint.
 
-    Parameters
-    ----------
-    store
-        The store, which is listed once. Commits of states with a row in the database are not
-        opened, but by the listing if the states lie in them.
-    database
-        The database of the studies; without one, every commit is opened.
-    opens
-        Also open the commits of states that no study in the database knows.
+    The store is listed once. Commits of states with a row in the database are not opened, but by
+    the listing if the states lie in them. `opens` opens those of states that no study knows;
+    without a database, every commit is opened.
 
     Raises
     ------

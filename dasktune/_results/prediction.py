@@ -195,20 +195,9 @@ class Checks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveReader:
-    """Reads trials' learning curves from a plan.
+    """Reads trials' learning curves from a plan with measured metrics.
 
-    Parameters
-    ----------
-    plan
-        The search plan, with the measured metrics.
-    records
-        The trials by number.
-    metric, direction
-        The metric to read.
-    bounds
-        Bounds of the metric, in its own unit.
-    rate
-        Name of the learning rate; as in `rates_of` if None.
+    `bounds` are in the metric's own unit; `rate` names the learning rate, as in `rates_of` if None.
 
     Raises
     ------
@@ -230,14 +219,8 @@ class CurveReader:
         """Return a trial's curve: all values on its path, also those that other trials measured.
 
         Its siblings are found as a running tuner finds them (`ObservedCurves`), so that both
-        predict the same from the same values.
-
-        Parameters
-        ----------
-        trial
-            Number of a trial that was trained here.
-        until
-            The step up to which the learning rate is needed, if beyond the trial's end.
+        predict the same from the same values. The learning rate may be needed `until` a step beyond
+        the trial's end.
 
         Raises
         ------
@@ -375,20 +358,7 @@ def predict_trial(
     predictor: Predictor | str | None = None,
     step_seconds: float | None = None,
 ) -> TrialPrediction:
-    """Predict the future of a trial.
-
-    Parameters
-    ----------
-    reader
-        Reads its curve.
-    trial
-        Number of the trial.
-    steps
-        Future steps, ascending; up to its end if None.
-    predictor
-        As for `dasktune.algos.curves.predictor_of`.
-    step_seconds
-        As for `TrialPrediction`.
+    """Predict the future of a trial at ascending steps; up to its end if None.
 
     Raises
     ------
@@ -448,12 +418,7 @@ def turned(value: float, direction: Direction) -> float:
 def seconds_of_steps(stages: Iterable[StageRow], trial: int) -> float | None:
     """Return the mean seconds of a step on a worker, if a stage has ended.
 
-    Parameters
-    ----------
-    stages
-        Attempts that ran.
-    trial
-        Number of a trial: only its stages count, if it has any.
+    Only the stages of the trial count, if it has any.
     """
     ended = [
         (stage, stage.ended - stage.started)

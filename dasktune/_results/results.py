@@ -194,7 +194,7 @@ class StudyResults:
             steps_beyond=steps_beyond(plan, self.records, stages),
             steps_audited=self.history.steps_audited,
             audits=figures_of(self.history),
-            withdrawn=withdrawn_of(self.history, self.records.values),
+            withdrawn=withdrawn_of(differences_of(self.history), self.records.values()),
             suspensions=suspensions_of(stages),
         )
         is_portable = self.row.spec.get(PORTABLE) is True
@@ -229,15 +229,7 @@ class StudyResults:
         return list({note["run"]: note for note in self.history.notes("run")}.values())
 
     def used(self, place: int, *, with_best: bool) -> Used:
-        """Return the time and steps that the earlier runs of a tuner used.
-
-        Parameters
-        ----------
-        place
-            The tuner's place in `tuners`.
-        with_best
-            Whether to look for its best loss, too.
-        """
+        """Return the sums over the earlier runs of a tuner, with its best loss if wanted."""
         notes = [note for note in self.runs() if note["place"] == place]
         best = math.inf
         if with_best:

@@ -58,17 +58,7 @@ class StageLog:
 
 
 def stage_logs(database: Database, plan: SearchPlan, record: TrialRecord) -> Iterator[StageLog]:
-    """Yield the logs of the stages on a trial's path, of any study, from its first step on.
-
-    Parameters
-    ----------
-    database
-        The database of all studies.
-    plan
-        A plan in which the trial is registered.
-    record
-        The trial.
-    """
+    """Yield the logs of the stages on a trial's path, of any study, from its first step on."""
     rows, _ = rows_on_path(database, plan, record)
     texts = {log.attempt: log.text for log in database.logs_of(row.attempt for row in rows)}
     names = {study.id: study.name for study in database.studies()}

@@ -20,17 +20,10 @@ WAITING: Final = "waiting to go on"
 
 
 def state_word(state: TrialState | str, *, is_driven: bool) -> str:
-    """Return the word for the state of a trial.
+    """Return the word for the state of a trial, whose study a driver runs now or not.
 
     A trial is stored as ``RUNNING`` as long as its tuner wants more steps of it, also if the run
     was interrupted or has reached a limit. Until the next run it waits.
-
-    Parameters
-    ----------
-    state
-        The stored state, or its name.
-    is_driven
-        Whether a driver runs the study now.
 
     Examples
     --------

@@ -61,16 +61,7 @@ def rows_on_path(
 ) -> tuple[list[StageRow], list[CheckpointRow]]:
     """Return the stages and the checkpoints on a trial's path, of any study, in their order.
 
-    Parameters
-    ----------
-    database
-        The database of all studies.
-    plan
-        A plan in which the trial is registered.
-    record
-        The trial.
-    more
-        Steps at which stages may have ended, besides those that the plan and the trial tell.
+    Stages may have ended at `more` steps than the plan, in which the trial is registered, tells.
     """
     last = last_step(record)
     ends = {node.stop for node in plan.nodes_of(record.number)}

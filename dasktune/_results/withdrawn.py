@@ -6,11 +6,11 @@ stand in the log as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dasktune._driver.audit_notes import differences_of, named
-from dasktune._driver.history import History
+from dasktune._driver.audit_notes import named
+from dasktune._engine.event_log import Record
 from dasktune._engine.trials import TrialRecord
 from dasktune.graph.cost import steps_together
 from dasktune.types import Step, TrialState
@@ -61,20 +61,11 @@ study.retrain_withdrawn(), or dasktune run --retrain-withdrawn, trains them agai
         return "; ".join(parts)
 
 
-def withdrawn_of(history: History, records: Callable[[], Iterable[TrialRecord]]) -> Withdrawn:
-    """Return the results of a study that rest on withdrawn metrics.
-
-    Parameters
-    ----------
-    history
-        Of the study.
-    records
-        Returns the study's trials; called only if an audit found a difference.
-    """
-    differences = differences_of(history)
+def withdrawn_of(differences: Sequence[Record], records: Iterable[TrialRecord]) -> Withdrawn:
+    """Return the results of trials that rest on metrics which these differences withdraw."""
     if not differences:
         return Withdrawn()
-    known = [record for record in records() if record.was_trained_here]
+    known = [record for record in records if record.was_trained_here]
     merged = merged_results(known)
     resting = {
         number

@@ -101,12 +101,8 @@ def job_plan(
 ) -> JobPlan:
     """Return the plan that workers get at the beginning of a run.
 
-    Parameters
-    ----------
-    is_compared
-        Whether workers compare the fingerprint of their code with the study's.
-    proves
-        Whether resumes prove themselves.
+    With `is_compared` they compare the fingerprint of their code with the study's; `proves` says
+    whether resumes prove themselves.
     """
     config, memory = parts.config, parts.memory
     options, code = memory.options, pack(config.known_trainer)

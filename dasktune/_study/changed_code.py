@@ -27,17 +27,7 @@ from dasktune.trainer.given import as_trainer
 class OpenCode:
     """The code of an open study, and what has become of it.
 
-    Parameters
-    ----------
-    config
-        How the study was opened.
-    spec
-        Its description in the database.
-
-    Attributes
-    ----------
-    computed
-        Number of fingerprints that were computed since the study was opened.
+    `computed` counts the fingerprints that were computed since the study was opened.
     """
 
     def __init__(self, config: StudyConfig, spec: Mapping[str, Any]) -> None:

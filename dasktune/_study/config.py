@@ -201,16 +201,9 @@ class StudyConfig:
         *,
         read_files: Mapping[str, str] | None = None,
     ) -> TakenFingerprint:
-        """Return the fingerprint of a trainer with this configuration.
+        """Return the fingerprint of a trainer with this configuration: the study's, or that of now.
 
-        Parameters
-        ----------
-        trainer
-            The study's, or the one that has its name now.
-        depends_on
-            As for `dasktune.create_study`.
-        read_files
-            As for `taken`; None for those that are known.
+        `read_files` are those that are known if None.
         """
         try:
             return taken(
@@ -380,13 +373,7 @@ class StudyConfig:
 
 
 def default_database(store: str) -> str:
-    """Return the database that a checkpoint store has by default.
-
-    Parameters
-    ----------
-    store
-        Folder or URL.
-    """
+    """Return the database that a checkpoint store, a folder or URL, has by default."""
     if store.startswith("memory://"):
         return "sqlite://"
     if not is_local(store):

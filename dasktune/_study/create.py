@@ -211,13 +211,6 @@ def open_study(
 ) -> Study:
     """Create the study of a configuration, or open it if it exists and may be opened.
 
-    Parameters
-    ----------
-    config
-        What `create_study` was given.
-    open_database
-        Opens the database at a path or URL.
-
     Raises
     ------
     ConfigurationError
@@ -283,16 +276,7 @@ def open_in(folder: Path) -> Opener:
 def config_of(make: Callable[[], object]) -> StudyConfig | None:
     """Return the configuration of the first study that `make` creates; nothing is opened.
 
-    Parameters
-    ----------
-    make
-        Calls `create_study`, such as a function of a study file. The study that it gets there
-        has nothing but its configuration.
-
-    Returns
-    -------
-    StudyConfig or None
-        None if `make` does not call `create_study`.
+    `make` gets a study that has nothing but its configuration. None if it calls no `create_study`.
     """
     configs: list[StudyConfig] = []
 

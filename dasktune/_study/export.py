@@ -192,14 +192,7 @@ class TrialExports:
 
 
 def check_target(path: Path, own: tuple[str, ...] = ()) -> None:
-    """Refuse a path that no state can be written to.
-
-    Parameters
-    ----------
-    path
-        The file.
-    own
-        The endings of files that the trainer writes itself.
+    """Refuse a path that no state can be written to; `own` are endings of the trainer's own files.
 
     Raises
     ------
@@ -223,16 +216,8 @@ def write_state(
 ) -> Path:
     """Write a state to a file, whole or not at all; return the path.
 
-    Parameters
-    ----------
-    path
-        The file, which is replaced if it exists; its folders are created.
-    state
-        The return value of a trainer's ``state_dict``.
-    about
-        Description of the state: plain values, written under `ABOUT`.
-    only
-        Write just this part of the state, without the description.
+    `about` describes the state in plain values, and is written under `ABOUT`; `only` names a part,
+    which is written without it. A file that exists is replaced; folders are created.
 
     Raises
     ------
@@ -317,12 +302,7 @@ def _write_torch(file: BinaryIO, content: Any, name: str) -> None:
 def _for_torch(value: Any, done: dict[int, Any]) -> Any:
     """Return a value as one that ``torch.load`` takes with ``weights_only=True``.
 
-    Parameters
-    ----------
-    value
-        Anything that a state may hold.
-    done
-        Tensors by the identity of what they were made from: tied weights stay tied.
+    `done` has tensors by the identity of what they were made from: tied weights stay tied.
     """
     if isinstance(value, dict):
         pairs = ((_key(key), _for_torch(item, done)) for key, item in value.items())

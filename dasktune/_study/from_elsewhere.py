@@ -31,14 +31,8 @@ Domains = Mapping[str, Sequence[Mapping[str, Any]]]
 def stop_study(database: Database, row: StudyRow, where: str) -> DriverStatus:
     """Ask the driver of a study to save what runs and to end; return the driver.
 
-    It sees the request with its next heartbeat. The same command or call continues the study.
-
-    Parameters
-    ----------
-    database, row
-        The study, and where it is.
-    where
-        The command or page by which it is asked to.
+    It sees the request with its next heartbeat, and `where` it was made: a command or a page. The
+    same command or call continues the study.
 
     Raises
     ------
@@ -61,12 +55,7 @@ def stop_study(database: Database, row: StudyRow, where: str) -> DriverStatus:
 def retry_trials(database: Database, row: StudyRow, numbers: Collection[int] = ()) -> list[int]:
     """Have the next run of their tuner train failed trials again; return their numbers.
 
-    Parameters
-    ----------
-    database, row
-        The study, and where it is.
-    numbers
-        The trials; all that failed if empty.
+    All that failed if no numbers are given.
 
     Raises
     ------
@@ -103,14 +92,7 @@ def retry_trials(database: Database, row: StudyRow, numbers: Collection[int] = (
 
 
 def enqueue_point(database: Database, row: StudyRow, params: Mapping[str, Value]) -> None:
-    """Queue a point: the next new tuner that draws configurations tries it first.
-
-    Parameters
-    ----------
-    database, row
-        The study, and where it is.
-    params
-        Values by coordinate of the space; missing ones are drawn.
+    """Queue values by coordinate: the next new tuner that draws configurations tries them first.
 
     Raises
     ------

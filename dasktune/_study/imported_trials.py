@@ -15,19 +15,7 @@ from dasktune.types import Objective, Step, TrialState, Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """A finished trial that was trained elsewhere.
-
-    Parameters
-    ----------
-    params
-        Values by coordinate of the space.
-    values
-        One for each objective, after `steps` steps.
-    steps
-        Number of steps that it was trained.
-    user_attrs
-        JSON values by name.
-    """
+    """A finished trial that was trained elsewhere: a value for each objective after its steps."""
 
     params: Mapping[str, Value]
     values: tuple[float, ...]

@@ -165,7 +165,7 @@ class Optimizer:
             After ctrl-C or SIGTERM, once running stages are saved; at the second signal, at
             once.
         """
-        _ = self._parts.config.known_trainer
+        self._refuse_without_trainer()
         options = RunOptions(
             tuner=tuner,
             client=client,
@@ -190,11 +190,8 @@ class Optimizer:
                 self._say_that_nothing_was_left(options)
                 return
             meter = self._run_unless_limited(options, place)
-            is_new, place = not place.records, self._note_the_end(tuner, meter)
-        if is_new and place.has_ended and not meter.of_this_run.steps:
-            warn_of_seed(self._parts.name, tuner)
-        if last_line and (place.has_ended or self.limit is not None):
-            self._print(lines_of_end(self._parts.results, tuner, place, self.limit, meter))
+            last_place = self._note_the_end(tuner, meter)
+        self._say_how_it_ended(options, last_place, meter, was_new=not place.records)
 
     async def optimize_async(self, tuner: Tuner, **options: Any) -> None:
         """Run a tuner as `optimize` does, in a thread, while other coroutines go on.
@@ -250,6 +247,9 @@ class Optimizer:
         return engine_of(self._parts, AloneRule())
 
     # --------------------------------------------------------------- before the run
+
+    def _refuse_without_trainer(self) -> None:
+        _ = self._parts.config.known_trainer
 
     def _refuse_unfit(self, tuner: Tuner) -> None:
         """Refuse a tuner for other objectives, or with a space that the needs contradict."""
@@ -392,6 +392,15 @@ class Optimizer:
         self.limit = None if place.has_ended else meter.reached()
         self.ending = place.ending
         return place
+
+    def _say_how_it_ended(
+        self, options: RunOptions, place: TunerPlace, meter: Meter, *, was_new: bool
+    ) -> None:
+        if was_new and place.has_ended and not meter.of_this_run.steps:
+            warn_of_seed(self._parts.name, options.tuner)
+        if options.last_line and (place.has_ended or self.limit is not None):
+            results, tuner = self._parts.results, options.tuner
+            self._print(lines_of_end(results, tuner, place, self.limit, meter))
 
     def _print(self, lines: Iterable[str]) -> None:
         sys.stderr.writelines(f"{self._parts.name}: {line}\n" for line in lines)

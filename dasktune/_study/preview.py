@@ -168,15 +168,6 @@ def needs_of_configurations(
 ) -> list[Needs]:
     """Return the needs of each configuration: those of its study, and of its branches.
 
-    Parameters
-    ----------
-    configurations
-        Their hyper-parameters by name.
-    space
-        The space of the configurations, whose branches may have needs; None if there is none.
-    needs
-        As for `dasktune.create_study`.
-
     Raises
     ------
     ConfigurationError

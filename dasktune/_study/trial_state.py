@@ -49,14 +49,8 @@ DEVICE = "cpu"
 class Training:
     """The arguments of a study that decide its training, beside the trials' sequences.
 
-    Parameters
-    ----------
-    trainer, config
-        As for `dasktune.create_study`.
-    seed
-        The study's seed; a trial's own seed is added to it.
-    problem
-        Why this training does not give the states of the study; empty if it does.
+    A trial's own seed is added to `seed`. `problem` says why this training does not give the states
+    of the study; empty if it does.
     """
 
     trainer: type
@@ -235,14 +229,8 @@ class TrialStates:
 def best_step(results: StudyResults, trial: int | None) -> tuple[int, Step]:
     """Return the trial and the step with the best finite metric; the earliest of equal ones.
 
-    Failed trials and trials without a state do not count, unless one of them is the given trial.
-
-    Parameters
-    ----------
-    results
-        Reads the study; of several metrics the first counts.
-    trial
-        The trial; any trial of the study if None.
+    Failed trials and trials without a state do not count, unless one of them is the given trial. Of
+    several metrics the first counts.
 
     Raises
     ------

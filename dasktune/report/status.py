@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from textwrap import indent
 from typing import Any
 
-from dasktune._driver.audit_notes import AuditFigures, figures_of
+from dasktune._driver.audit_notes import AuditFigures, differences_of, figures_of
 from dasktune._driver.history import History
 from dasktune._driver.run_status import RunStatus
 from dasktune._results.rows import objective_of
@@ -221,6 +221,7 @@ def status_of(database: Database, row: StudyRow) -> StudyStatus:
     now, run = time.time(), database.last_run(row.id)
     stages = database.failed_stages(row.id, MOST_FAILED)
     named = {number for stage in stages for number in stage.trials}
+    differences = differences_of(history)
     failed = database.failed_trials(row.id, MOST_FAILED, named=named)
     return StudyStatus(
         study=row.name,
@@ -233,7 +234,7 @@ def status_of(database: Database, row: StudyRow) -> StudyStatus:
         steps_repeated=figures.steps_repeated,
         steps_audited=history.steps_audited,
         audits=figures_of(history),
-        withdrawn=withdrawn_of(history, lambda: history.trials().values()),
+        withdrawn=withdrawn_of(differences, history.trials().values() if differences else ()),
         stages=dict(figures.stages),
         last_activity=max(row.created, figures.last_end or 0.0),
         read_at=now,

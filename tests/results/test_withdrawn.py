@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from dasktune._engine.trials import Alone, TrialRecord
@@ -25,8 +24,7 @@ def trial(number: int, **state: Any) -> TrialRecord:
 
 
 def withdrawn(*trials: TrialRecord, notes: Any = (DIFFERENCE,)) -> Withdrawn:
-    history: Any = SimpleNamespace(notes=lambda kind: list(notes))
-    return withdrawn_of(history, lambda: trials)
+    return withdrawn_of(notes, trials)
 
 
 def test_nothing_is_withdrawn_without_a_difference() -> None:
