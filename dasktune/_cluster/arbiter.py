@@ -87,9 +87,9 @@ class ArbiterPlugin(SchedulerPlugin):
 
         The run holds leases as `holder`, and awaits stages whose leases others hold: (holder, key).
         Its stages can use the `wanted` workers now, or all if that is None, and take `least`
-        together at least. In the answer are ``lent``, the workers that the run may use, or None for
-        all; and ``runs``, the number of runs. A malformed claim, as any client may send one, gets
-        its ``problem`` instead.
+        together at least. In the answer are ``granted``, the workers that the run may use, or
+        None for all; and ``runs``, the number of runs. A malformed claim, as any client may send
+        one, gets its ``problem`` instead.
         """
         try:
             claim = Claim(workers=workers, weight=weight, least=least)

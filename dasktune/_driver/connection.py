@@ -53,7 +53,7 @@ from dasktune.graph.view import AttemptView
 logger = logging.getLogger(__name__)
 
 
-ClusterMessage = WorkerMessage | WorkerJoined | WorkerLost | SaveMissed | AttemptFinished | Lent
+ClusterMessage = WorkerMessage | WorkerJoined | WorkerLost | SaveMissed | AttemptFinished | Granted
 """What is heard of a cluster while a study runs there."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dasktune._driver.parts import Draining, Following, News, Part
-from dasktune._driver.scaling import WorkerDemand, demand_of
+from dasktune._driver.worker_demand import WorkerDemand, demand_of
 from dasktune._engine.engine import Engine
 
 

@@ -15,7 +15,6 @@ from distributed import Client
 
 from dasktune._cluster.arbiter import CLAIM, LEAVE, add_arbiter
 from dasktune._driver.parts import Following, Part
-from dasktune._driver.scaling import WorkerDemand
 from dasktune._driver.shared_stages import NoSharing, SharedStages
 from dasktune._driver.worker_demand import WorkerDemand
 from dasktune._engine.timeouts import (
@@ -38,9 +37,9 @@ class DemandSource(Protocol):
 
 
 class FairShare(Part):
-    """Claims workers for a run; for `weight` see `dasktune.graph.shares.Claim`.
+    """Claims workers for a run; for `weight` see `dasktune.graph.fair_shares.Claim`.
 
-    `put` takes a `Lent` from a thread when other workers may be used than before.
+    `put` takes a `Granted` from a thread when other workers may be used than before.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class FairShare(Part):
         *,
         run: str,
         weight: float,
-        put: Callable[[Lent], None],
+        put: Callable[[Granted], None],
     ) -> None:
         self.sharing: SharedStages | NoSharing = NoSharing()
         """The stages that the run waits for because other drivers train them."""
@@ -73,7 +72,7 @@ class FairShare(Part):
     def use(self, client: Client, joined: Iterable[WorkerJoined]) -> None:
         """Claim from the scheduler of this client from now on; `granted` is its first answer.
 
-        Until the first workers have joined, the run is lent none: one that joins may share its
+        Until the first workers have joined, the run is granted none: one that joins may share its
         device with a worker of another study.
         """
         self._client, self._granted = client if add_arbiter(client) else None, None

@@ -42,7 +42,7 @@ class PoolDemand:
     ) -> dict[str, int]:
         """Return how many workers of each pool would have something to do now or soon.
 
-        The preferred pool comes first. `left` is as for `dasktune._driver.scaling.usable_slots`.
+        The preferred pool comes first; `left` is that of `dasktune._driver.worker_demand`.
         """
         self._learn(view, pools, now)
         together = {pool.name: _together(view, pool) for pool in pools}

@@ -86,7 +86,7 @@ class StudyRun:
     kept_elsewhere: Callable[[], frozenset[str]]
     """Returns the keys of the states that other studies of the database keep."""
     weight: float
-    """See `dasktune.graph.shares.Claim`."""
+    """See `dasktune.graph.fair_shares.Claim`."""
     keeper: SpeedKeeper
     """Keeps what the run measures."""
     numerics: NumericRule | None

@@ -79,14 +79,13 @@ from dasktune._engine.timeouts import (
     LOOP_SECONDS,
     Timeouts,
 )
-from dasktune._engine.trials import lineage_of
 from dasktune._engine.tuner_records import FailureTold
 from dasktune._worker.job import JobPlan
 from dasktune._worker.messages import LeaveAnnounced, PredictionAnswer, StageMessages
 from dasktune.errors import ClusterError, InternalError, StorageError
 from dasktune.graph.events import (
     Event,
-    Lent,
+    Granted,
     RunStage,
     SaveMissed,
     SavePoint,
@@ -135,7 +134,7 @@ class DaskRunner:
     `study` names the study among all that use its store; None shares nothing with others. `on_turn`
     is called with a `RunSnapshot` at every turn of the loop, `on_safe` with each outcome of the
     engine once its records are durable. Without an `evictor` the store has no budget; without a
-    `heartbeat` no run status is written. For `weight` see `dasktune.graph.shares.Claim`.
+    `heartbeat` no run status is written. For `weight` see `dasktune.graph.fair_shares.Claim`.
     """
 
     def __init__(

@@ -25,6 +25,7 @@ from dasktune._engine.trials import (
     table_of,
     trial_of,
 )
+from dasktune._engine.tuner_records import Document
 from dasktune._results.contents import StudyContents
 from dasktune._results.prediction import (
     Bounds,

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dasktune._driver.audit_notes import named
-from dasktune._engine.event_log import Record
 from dasktune._engine.trials import TrialRecord
+from dasktune._engine.tuner_records import Document
 from dasktune.graph.cost import steps_together
 from dasktune.types import Step, TrialState
 
@@ -61,7 +61,7 @@ study.retrain_withdrawn(), or dasktune run --retrain-withdrawn, trains them agai
         return "; ".join(parts)
 
 
-def withdrawn_of(differences: Sequence[Record], records: Iterable[TrialRecord]) -> Withdrawn:
+def withdrawn_of(differences: Sequence[Document], records: Iterable[TrialRecord]) -> Withdrawn:
     """Return the results of trials that rest on metrics which these differences withdraw."""
     if not differences:
         return Withdrawn()

@@ -20,7 +20,7 @@ from dasktune._worker.job import AuditSpec, Job, StageSpec
 from dasktune._worker.messages import AuditEnded, StageEnded
 from dasktune._worker.peers import Lenders
 from dasktune._worker.printed import Printer
-from dasktune._worker.sharing import free_unused
+from dasktune._worker.shared_device import free_unused
 from dasktune._worker.stage_run import StageRun
 from dasktune._worker.step_watch import StepWatch
 from dasktune._worker.trainers import Trainers

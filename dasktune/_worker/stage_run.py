@@ -32,7 +32,7 @@ from dasktune._worker.messages import (
 )
 from dasktune._worker.peers import LenderLostError
 from dasktune._worker.printed import PrintedLines
-from dasktune._worker.sharing import begin_peak, peak_bytes
+from dasktune._worker.shared_device import begin_peak, peak_bytes
 from dasktune._worker.step_watch import StepWatch
 from dasktune._worker.trainers import Lineage, Trainers, sequences_of
 from dasktune._worker.writer import Emit, StateWrite, StateWriter

@@ -14,7 +14,7 @@ from dasktune._worker.job import Job, StageSpec
 from dasktune._worker.known_files import KnownFiles
 from dasktune._worker.peers import Lenders
 from dasktune._worker.rank import RankTraining
-from dasktune._worker.sharing import free_unused
+from dasktune._worker.shared_device import free_unused
 from dasktune._worker.step_watch import StepWatch
 from dasktune._worker.writer import Ancestry, StateWriter
 from dasktune.errors import CorruptCheckpointError, ResumeError

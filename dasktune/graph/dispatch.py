@@ -92,14 +92,6 @@ class Dispatcher:
         policies: Iterable[PolicyMaker] = POLICIES,
     ) -> None:
         self.options = options or DispatchOptions()
-        self.plan = SearchPlan(
-            root_key,
-            merge=self.options.merge,
-            alone_key=alone_key,
-            on_split=self._split,
-            on_new=on_new,
-            seeded=seeded,
-        )
         self.speeds = speeds or Speeds()
         self.frontier = Frontier(self.speeds.seconds_per_step, self.speeds.profile)
         self.placing = Placing(
@@ -117,7 +109,7 @@ class Dispatcher:
             alone_key=alone_key,
             on_split=self.open.split,
             on_new=on_new,
-            seeded_key=seeded_key,
+            seeded=seeded,
         )
         self._plain: NumericClass | None = None
         self._unplaced = Unplaced()

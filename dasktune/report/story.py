@@ -9,6 +9,15 @@ from textwrap import indent
 from dasktune._driver.history import History
 from dasktune._engine.event_log import in_words
 from dasktune._engine.trials import TrialRecord
+from dasktune._engine.tuner_records import (
+    Document,
+    FailureTold,
+    LoggedRecord,
+    OfTrial,
+    ReportTold,
+    RetrainingEnded,
+    TunerWidened,
+)
 from dasktune._results.rows import registered
 from dasktune._results.trial_paths import rows_on_path
 from dasktune._words import counted

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dasktune.study.folder import running_file
 from distributed import Client
 from typer.testing import CliRunner
 

@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster, Scheduler, Worker, get_worker
 import dasktune as dt
 from dasktune._cluster.arbiter import CLAIM, NAME, ArbiterPlugin
 from dasktune._driver.fair_share import FairShare
-from dasktune._driver.scaling import WorkerDemand
+from dasktune._driver.worker_demand import WorkerDemand
 from dasktune._engine.timeouts import UNANSWERED_SECONDS
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import Granted, WorkerJoined, WorkersJoined
@@ -230,7 +230,7 @@ class Fixed:
         return WorkerDemand(workers=self.workers)
 
 
-class BrokenLending(Lending):
+class BrokenStudyShares(StudyShares):
     """Answers no claim."""
 
     def claim(self, *args: object, **kwargs: object) -> frozenset[str]:
@@ -240,7 +240,7 @@ class BrokenLending(Lending):
 def test_run_goes_on_without_shares_where_the_arbiter_raises() -> None:
     view, got = RunView(Dispatcher("root")), list[object]()
     with ExitStack() as stack:
-        client = connected_to(ArbiterPlugin(BrokenLending()), stack)
+        client = connected_to(ArbiterPlugin(BrokenStudyShares()), stack)
         share = stack.enter_context(
             closing(FairShare(view, Fixed(2), run="run", weight=1.0, put=got.append))
         )
@@ -287,12 +287,12 @@ def test_run_uses_all_workers_after_an_arbiter_failed_for_long(
         share.turn(next(clock))  # it may begin long after the first answer
         assert got.empty()
         wait_until(lambda: share.turn(next(clock)) or not got.empty())
-        assert got.get(timeout=60) == Lent(workers=None)
+        assert got.get(timeout=60) == Granted(workers=None)
         assert "it uses all of them now" in caplog.text
-        monkeypatch.setattr(FailingLending, "is_broken", False)
+        monkeypatch.setattr(FailingStudyShares, "is_broken", False)
         share.turn(next(clock))
-        assert got.get(timeout=60) == Lent(workers=frozenset({"one"}))
-        monkeypatch.setattr(FailingLending, "is_broken", True)
+        assert got.get(timeout=60) == Granted(workers=frozenset({"one"}))
+        monkeypatch.setattr(FailingStudyShares, "is_broken", True)
         share.turn(next(clock))
     assert got.empty(), "patience begins anew with each answer"
 
@@ -316,14 +316,14 @@ def test_shared_device_is_kept_until_all_its_workers_are_done() -> None:
     assert dispatcher.slots["w1"].queue
     HearingStudyShares.busy.clear()
     with ExitStack() as stack:
-        client = connected_to(ArbiterPlugin(HearingLending()), stack)
+        client = connected_to(ArbiterPlugin(HearingStudyShares()), stack)
         share = FairShare(
             RunView(dispatcher), Fixed(2), run="run", weight=1.0, put=list[object]().append
         )
         stack.enter_context(closing(share)).use(client, [])
         share.turn(1.0)
-        wait_until(lambda: len(HearingLending.busy) == 2)
-    assert HearingLending.busy == [frozenset(), frozenset({"w0"})]
+        wait_until(lambda: len(HearingStudyShares.busy) == 2)
+    assert HearingStudyShares.busy == [frozenset(), frozenset({"w0"})]
 
 
 def test_first_claim_asks_for_one_worker_of_each_device() -> None:
