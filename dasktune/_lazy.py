@@ -16,8 +16,6 @@ def import_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any
     ----------
     package
         The package's ``__name__``.
-    homes
-        The module of each name.
 
     Examples
     --------

@@ -75,8 +75,6 @@ class Access:
 
         Parameters
         ----------
-        port
-            The server's port.
         study_id
             The study to show first; None for the list of all.
         """

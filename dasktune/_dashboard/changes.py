@@ -35,13 +35,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class StudyChanges:
-    """Makes the changes that the page asks for.
-
-    Parameters
-    ----------
-    url
-        URL or file of the database.
-    """
+    """Makes the changes that the page asks for."""
 
     url: str
 
@@ -52,10 +46,6 @@ class StudyChanges:
         ----------
         name
             One of `CHANGES`.
-        row
-            The study.
-        document
-            The fields of the change.
 
         Raises
         ------

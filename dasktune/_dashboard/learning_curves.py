@@ -55,15 +55,7 @@ def _value(point: tuple[Step, float]) -> float:
 
 @dataclass(slots=True)
 class CurveCache:
-    """The reports of the trials that were asked for last.
-
-    Parameters
-    ----------
-    row
-        The study.
-    database
-        Where it is.
-    """
+    """The reports of the trials that were asked for last."""
 
     row: StudyRow
     database: Database
@@ -78,8 +70,6 @@ class CurveCache:
 
         Parameters
         ----------
-        records
-            The trials.
         marks
             Gives the present mark of a trial; an ended trial of the same mark is not read again.
         """

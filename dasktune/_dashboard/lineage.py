@@ -39,12 +39,8 @@ def origins(
 
     Parameters
     ----------
-    database
-        The database of all studies.
     plan
         A plan in which the trial is registered.
-    record
-        The trial.
     names
         Names of the studies by number.
     """
@@ -88,12 +84,8 @@ def users(record: TrialRecord, root: str, plans: Sequence[StudyPlan]) -> list[di
 
     Parameters
     ----------
-    record
-        The trial.
     root
         The key of its state before any step.
-    plans
-        The plans of the studies.
     """
     spans = []
     for each in plans:

@@ -29,8 +29,6 @@ def served(
 
     Parameters
     ----------
-    database
-        URL or file of the database.
     study
         The only study to show; None for all.
     port

@@ -351,8 +351,6 @@ async def serve(
         What is served, and to whom.
     port
         The port; 0 takes any that is free.
-    on_address
-        Called with the address to open.
     """
     server, bound = listen(application(studies, access), port)
     on_address(access.address(bound, studies.first))

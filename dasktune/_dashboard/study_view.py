@@ -80,14 +80,8 @@ class Kept:
 
         Parameters
         ----------
-        name
-            Tells the answers apart.
-        mark
-            What the answer depends on.
         seconds
             The age up to which an answer with another mark is given, too.
-        compute
-            Computes the answer.
         """
         with self._locks.setdefault(name, threading.Lock()):
             before = self._answers.get(name)
@@ -105,10 +99,6 @@ class StudyView:
 
     Parameters
     ----------
-    row
-        The study.
-    database
-        Where it is.
     fresh_seconds
         How long the table of trials and the status are not read again; infinite for a report.
     """
@@ -248,8 +238,6 @@ class StudyView:
 
         Parameters
         ----------
-        number
-            The trial.
         others
             The views of all studies of the database, this one too.
 

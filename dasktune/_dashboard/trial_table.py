@@ -52,17 +52,8 @@ class TrialTable:
 
     Parameters
     ----------
-    database
-        Where the study is.
     study_id
         Its number there.
-    objective
-        Gives the columns of values.
-
-    Attributes
-    ----------
-    version
-        Grows whenever a trial changes.
     """
 
     database: Database

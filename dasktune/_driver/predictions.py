@@ -200,8 +200,6 @@ def answer_or_none(
     ----------
     order
         The question, and what it is about.
-    answer
-        Computes predictions.
     """
     try:
         if isinstance(order, RunAssessment):

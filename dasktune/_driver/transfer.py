@@ -65,10 +65,6 @@ def given_trials(database: Database, row: StudyRow, tuner: Tuner) -> Iterator[Gi
 
     Parameters
     ----------
-    database
-        Holds the studies.
-    row
-        The study of the tuner.
     tuner
         The tuner, whose sampler learns.
     """

@@ -195,8 +195,6 @@ class Replay:
 
     Attributes
     ----------
-    calls
-        How many calls were compared.
     difference
         The first call that gave other decisions, in words; None if there is none.
     """

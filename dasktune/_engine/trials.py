@@ -367,12 +367,8 @@ class Repeated:
 
     Attributes
     ----------
-    params, sequences
-        As those of a trial.
     trials
         Numbers of its trials, by seed.
-    values
-        Their values.
     mean, deviation
         Of the values; the deviation is that of the sample.
     """

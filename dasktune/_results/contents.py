@@ -19,8 +19,6 @@ class StudyContents(Protocol):
 
     Attributes
     ----------
-    row, database, store, history
-        Where the study is written.
     options
         How its dispatcher plans stages and saves.
     """

@@ -87,8 +87,6 @@ class Inventory:
 
     Parameters
     ----------
-    holdings
-        All checkpoints.
     trials
         Number of trials by study, oldest study first.
     unfinished

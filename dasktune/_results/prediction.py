@@ -183,8 +183,6 @@ class Checks:
 
     Parameters
     ----------
-    predictions
-        How many could be checked.
     held
         Of how many the 80% band held the last score.
     """

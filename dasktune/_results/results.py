@@ -73,15 +73,7 @@ FEW_TRIALS = 10
 
 
 class StudyResults:
-    """Reads a study: from its memory, its database, and the store where both have gaps.
-
-    Attributes
-    ----------
-    name, objective, seed
-        As the study was created.
-    history
-        Its event log and notes.
-    """
+    """Reads a study: from its memory, its database, and the store where both have gaps."""
 
     def __init__(self, contents: StudyContents) -> None:
         self._contents = contents

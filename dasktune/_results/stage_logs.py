@@ -32,8 +32,6 @@ class StageLog:
         The steps that it trained.
     status
         How it ended, such as ``trained`` or ``failed``; ``running`` before.
-    worker
-        The address of its worker.
     text
         The lines, without secrets.
     """

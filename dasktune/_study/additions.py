@@ -73,14 +73,10 @@ class StudyAdditions:
 
         Parameters
         ----------
-        params
-            Values by coordinate of the space.
         values
             The metric after `steps` steps, or one value for each objective.
         steps
             Number of steps that it was trained.
-        user_attrs
-            JSON values by name.
         """
         trial = Earlier.of(params, values, steps, user_attrs or {}, self._objective)
         return self._add([trial])[0]

@@ -32,8 +32,6 @@ class Asked:
     ----------
     number
         The trial's number in the study.
-    params
-        The sampled values.
     sequences
         Its hyper-parameters as functions of the step.
     start, until

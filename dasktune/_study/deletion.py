@@ -32,8 +32,6 @@ class Deletion:
 
     Parameters
     ----------
-    study, store
-        Names of both.
     trials
         Number of its trials.
     checkpoints, nbytes

@@ -43,8 +43,6 @@ class SingleTrials:
 
         Parameters
         ----------
-        hp
-            Values and sequences by name.
         steps
             Number of steps.
         client, workers

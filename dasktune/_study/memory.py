@@ -32,8 +32,6 @@ class StudyMemory:
 
     Attributes
     ----------
-    row, database, store, history
-        Where the study is written.
     options
         How the dispatcher plans stages and saves.
     """

@@ -62,8 +62,6 @@ def shared_out(gpus: tuple[str, ...], per_worker: float, workers: int | None = N
 
     Parameters
     ----------
-    gpus
-        Ids of those that there are.
     per_worker
         How many each sees, or the share of one that it has, such as 0.5.
     workers

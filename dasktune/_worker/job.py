@@ -38,14 +38,10 @@ class JobPlan:
     ----------
     run
         Unique name of this run of the driver; part of every message.
-    code
-        The user's trainer.
     config, store, report_every
         See `Job`.
     seed
         The study's; repeats of a configuration add to it.
-    needs
-        The needs of every stage.
     saves_by_time
         Whether workers also save now and then between the planned steps.
     proves

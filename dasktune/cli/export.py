@@ -34,8 +34,6 @@ class Exported:
 
     Parameters
     ----------
-    path
-        The file.
     trial, step
         The trial, and the number of steps that it was trained.
     nbytes

@@ -26,8 +26,6 @@ class Comparison:
 
     Parameters
     ----------
-    other
-        The name of the other one.
     is_same
         Whether a study with one fingerprint uses the states of the other.
     differs

@@ -64,8 +64,6 @@ class View:
 
     Parameters
     ----------
-    checkpoints
-        Single checkpoints in place of studies.
     sort
         One of `SORTS`.
     limit
@@ -86,8 +84,6 @@ class Listing:
 
     Parameters
     ----------
-    places
-        The store and its database.
     inventory
         All checkpoints, uploads and leases of the store.
     view

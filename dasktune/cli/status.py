@@ -176,8 +176,6 @@ def in_words(studies: Sequence[StudyStatus], *, verbose: bool = False) -> str:
     ----------
     studies
         As `read` returns them.
-    verbose
-        All in full.
     """
     if not studies:
         return "no studies"

@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 def stop_study_at(places: Places, name: str) -> str:
     """Ask the driver of a study to stop; return what happens now, in words.
 
-    Parameters
-    ----------
-    places
-        Where the study is.
-    name
-        Its name.
-
     Raises
     ------
     ConfigurationError

@@ -41,10 +41,6 @@ class StudyFile:
 
     Parameters
     ----------
-    path
-        The file.
-    module
-        The module that it became.
     config
         Arguments for its functions, by name.
     """

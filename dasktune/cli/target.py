@@ -47,8 +47,6 @@ class RunSettings:
         A running cluster: its URL, or the file that its scheduler has written.
     tls_ca, tls_cert, tls_key, insecure
         The connection to it; see `dasktune._cluster.connect.Scheduler`.
-    slurm
-        Run in jobs of SLURM.
     step_timeout, silence_timeout
         Seconds; see `dasktune.Timeouts`.
     audit

@@ -27,10 +27,6 @@ def watch(
 
     Parameters
     ----------
-    read
-        Returns the text.
-    seconds
-        Between two readings.
     console
         Where to; standard output if None.
     sleep

@@ -176,8 +176,6 @@ class DispatchOptions:
     ----------
     attempt_prefix
         Makes attempt ids unique among drivers that know nothing of each other.
-    needs
-        The needs of every stage.
     saves
         Where running stages save their state on the way.
     lookahead_seconds

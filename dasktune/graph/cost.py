@@ -24,8 +24,6 @@ class Cost:
 
     Parameters
     ----------
-    trials
-        How many trials.
     steps_requested
         Steps that all trials ask for together.
     steps_unique
@@ -34,8 +32,6 @@ class Cost:
         Steps of the longest trial: no number of workers is faster.
     checkpoints
         States that are saved: where trials part or end, and by the save policy.
-    workers
-        Workers that the bound is for.
     bound_steps
         Lower bound on the wall time, in steps: the maximum over t of t plus the unique
         work deeper than t divided by the workers, and the longest path. Steps that are
@@ -99,12 +95,8 @@ def cost_of(
 
     Parameters
     ----------
-    trials
-        Each is trained in full.
     workers
         For the lower bound on the wall time.
-    saves
-        Where states are saved.
     seeds
         The training seed of each trial: those of different seeds share nothing. All alike if
         empty.
@@ -183,8 +175,6 @@ class Costs:
 
     Parameters
     ----------
-    studies
-        Each for itself.
     steps_unique
         Steps that must be trained for all of them: one for each state that exists.
     """

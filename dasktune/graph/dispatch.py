@@ -64,8 +64,6 @@ class Dispatcher:
     ----------
     root_key
         The state key before any step.
-    options
-        How it decides.
     on_new
         Called with each new node of the plan, to fill in what is known of it already:
         checkpoints and metrics of earlier runs.
@@ -209,10 +207,6 @@ class Dispatcher:
 
         Parameters
         ----------
-        plain
-            The class that no keys name.
-        present
-            Those of the workers.
         begun
             The trials that have been trained on the plain class: they go on there.
         """

@@ -345,8 +345,6 @@ class RunStage:
 
     Parameters
     ----------
-    attempt
-        Globally unique and never used again.
     order
         Position among all attempts: lower goes first on one worker.
     after

@@ -102,8 +102,6 @@ def even_shares(
     ----------
     claims
         What each study asks for, by name.
-    workers
-        How many there are.
     has
         What each study has of other workers; None if they have nothing.
     gains
@@ -335,8 +333,6 @@ class StudyShares:
         ----------
         study
             Names the study among all on the cluster.
-        claim
-            What it asks for.
         now
             Seconds.
         busy

@@ -90,8 +90,6 @@ class Work:
         Whether the node's stage is in the stage tree: wanted, and no worker trains it.
     drawn
         Whether the active stage needs the state at its parent's end.
-    pulls
-        How many children are drawn.
     priority, length
         Highest priority of the requests served, and seconds from the stage's start to
         the end of the path that goes on with the best child each time.

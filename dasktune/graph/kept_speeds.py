@@ -24,8 +24,6 @@ class KeptSpeed:
     ----------
     model
         The model, its hyper-parameters in the order of their names.
-    kind
-        The name of the class.
     seconds
         Time of the steps, evaluation included.
     steps
@@ -95,8 +93,6 @@ class KeptFactor:
     ----------
     model
         The model, its hyper-parameters in the order of their names.
-    kind
-        The name of the class.
     together
         The number of stages that train together on one device.
     most

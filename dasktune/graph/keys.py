@@ -262,8 +262,6 @@ class Chain:
             The values at each step.
         start, stop
             The step of this position, and the last one.
-        curves
-            Keeps the values for other trials.
         """
         chain, step = self, start
         for until, rows in _blocks(sequences, start, stop, value_cache, _ONE_STEP):
@@ -307,8 +305,6 @@ class Mark(NamedTuple):
     ----------
     step
         Its step.
-    chain
-        The position.
     changes
         Number of changes of values, at most, since the mark before: each costs one hash.
     """

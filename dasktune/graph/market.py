@@ -42,8 +42,6 @@ class Terms:
         With loading its state, if it must be loaded; infinite where no worker has what it needs.
     doubts
         See `Speeds.doubt`; in the order of the seconds.
-    workers
-        How many workers it takes.
     before
         The least seconds of all other stages that wait; None until they are asked for.
     is_later
@@ -62,8 +60,6 @@ class Market:
 
     Parameters
     ----------
-    frontier
-        The stages that wait.
     speeds
         How long they take on each class.
     kinds_for
@@ -225,8 +221,6 @@ class Market:
         ----------
         terms
             Its seconds by class.
-        kind
-            The class of the idle worker.
         free_in
             Gives the seconds until a worker of a class is free.
         """
@@ -259,8 +253,6 @@ class Market:
         ----------
         rest
             The priority and the terms of the rest of the stage that the worker trains.
-        kind
-            The class of the worker.
         others
             The priorities and the terms of stages that wait.
         """

@@ -36,8 +36,6 @@ class Unplaced:
 
         Parameters
         ----------
-        unplaced
-            All such stages at this time.
         now
             Seconds, by the clock of the run.
         """
@@ -46,13 +44,7 @@ class Unplaced:
 
 
 class Matching:
-    """The offers of workers, and which of them may run a stage.
-
-    Parameters
-    ----------
-    needs
-        The needs of all stages.
-    """
+    """The offers of workers, and which of them may run a stage."""
 
     def __init__(self, needs: Needs) -> None:
         self._needs = needs

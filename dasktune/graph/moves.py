@@ -46,8 +46,6 @@ class RestOfStage:
 
     Parameters
     ----------
-    attempt
-        The attempt at the stage.
     terms
         The seconds of the rest by class; those on other classes include loading its state.
     stops_in, ends_in
@@ -65,8 +63,6 @@ class Moves:
 
     Parameters
     ----------
-    frontier
-        The stages that wait.
     speeds
         How long steps take.
     market

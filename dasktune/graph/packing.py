@@ -194,8 +194,6 @@ class FactorChange:
 
     Parameters
     ----------
-    model, kind
-        The model and the class.
     together
         The number.
     """
@@ -216,8 +214,6 @@ class PackedModel:
     ----------
     model
         The values of the model, in words.
-    kind
-        The class.
     together
         The number.
     gain

@@ -40,12 +40,6 @@ class Placing:
 
     Parameters
     ----------
-    frontier
-        The stages that must be trained.
-    speeds
-        How long they will take.
-    options
-        How to decide.
     bind
         Chooses the numeric class of a stage's lineage; called with the class of the worker on
         which it is about to begin.

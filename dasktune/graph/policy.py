@@ -116,8 +116,6 @@ class Policy:
 
         Parameters
         ----------
-        attempt, node
-            What was trained.
         is_sure
             Whether the worker said so. Otherwise it was lost, maybe for another reason.
         """

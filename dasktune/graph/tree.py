@@ -33,8 +33,6 @@ class Stage:
         Node of the stage that makes the state at `start`; None if that state exists.
     waits_for
         Node that is being trained now and makes the state at `start`; None otherwise.
-    trials
-        How many registered trials pass through.
     sequences
         The hyper-parameters, counted from step 0.
     """
@@ -60,8 +58,6 @@ class StageTree:
 
     Parameters
     ----------
-    stages
-        The stages.
     run
         Trains one stage, for `to_dask`: (stage, result of its parent or None) -> result.
     """
@@ -148,8 +144,6 @@ def build_stage_tree(plan: SearchPlan, is_running: Callable[[Node], bool]) -> St
 
     Parameters
     ----------
-    plan
-        The search plan.
     is_running
         Whether a worker is making the state at a node's end.
     """

@@ -45,8 +45,6 @@ class ValueCache:
 
         Parameters
         ----------
-        function
-            Gives the values.
         start, stop
             The first step, and the step after the last.
 

@@ -23,8 +23,6 @@ class Background(Generic[Change]):
 
     Parameters
     ----------
-    name
-        Name of the thread.
     write
         Writes changes, in the order of the numbers of their trials.
     join

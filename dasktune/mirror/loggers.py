@@ -89,10 +89,6 @@ class LoggerFeed:
 
     Parameters
     ----------
-    logger
-        The logger.
-    study
-        The study.
     plan, records
         Its search plan and its trials, which are brought up to date.
     interval

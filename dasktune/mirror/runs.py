@@ -163,8 +163,6 @@ class Runs:
 
     Parameters
     ----------
-    study
-        The study.
     written
         The steps that a logger has already, by identifier of the run: they stay where they are.
     plan, records

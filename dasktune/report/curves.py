@@ -66,11 +66,6 @@ def draw_curves(
 def usual_range(values: Iterable[float], always: Iterable[float]) -> tuple[float, float]:
     """Return the range of the values, except a few that are far from all others.
 
-    Parameters
-    ----------
-    always
-        Values that the range always includes.
-
     Examples
     --------
     >>> usual_range([1.0, 2.0, 3.0], [])

@@ -94,8 +94,6 @@ class ProgressDisplay:
 
     Parameters
     ----------
-    name, metric, direction
-        Of the study.
     engine
         The running engine; only read.
     live

@@ -47,8 +47,6 @@ class Prospects:
 
     Parameters
     ----------
-    predictions
-        Predictions of the best unfinished trials.
     standings
         POP's labels by number of the trial; empty if the last tuner is not POP.
     target

@@ -101,8 +101,6 @@ class RunningStage:
         Its first and last step, and its position; None if that is not known.
     worker, host
         The address of its worker, and the host in it.
-    seconds
-        How long it has run.
     attempt, key
         Its attempt, and the key of the state at its end.
     """

@@ -30,8 +30,6 @@ class Bar:
         Last step that is known to be trained.
     passing
         Number of trials that share it.
-    trials
-        The first few of these trials.
     ends
         The first few trials that end here.
     row

@@ -16,13 +16,6 @@ ROUNDING = 1e-12
 class SimulatedBudget:
     """Counts what jobs use, and finds the moment at which a limit is reached.
 
-    Parameters
-    ----------
-    limits
-        The limits.
-    objective
-        The objective of the study.
-
     Attributes
     ----------
     worker_seconds, steps
@@ -71,15 +64,7 @@ class SimulatedBudget:
         return self._limits.reached(used, self._objective) if self.is_target(loss) else None
 
     def spent_before(self, at: float, now: float) -> tuple[float, str | None] | None:
-        """Return the moment before `at` at which a limit is reached, and the limit, or None.
-
-        Parameters
-        ----------
-        at
-            Time of the next event.
-        now
-            Time of the last event.
-        """
+        """Return the moment before `at` at which a limit is reached, and the limit, or None."""
         moments = [
             *self._by_seconds(),
             *self._by_worker_seconds(now),

@@ -74,8 +74,6 @@ class Repeat:
 
     Attributes
     ----------
-    incumbents
-        As the simulation's.
     best
         The last of their values, or None.
     seconds, steps

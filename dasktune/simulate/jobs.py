@@ -23,12 +23,8 @@ class SimulatedJob:
 
     Parameters
     ----------
-    order
-        The order to train the stage.
     first
         The step that it trains from: before the stage's start if it has to repeat steps.
-    launched
-        Time at which it began.
     pace
         Times of its steps.
     stop
@@ -154,8 +150,6 @@ class Mishaps:
     drop
         Probability p that a job is dropped in any second of its expected time: a job of t
         seconds survives with probability ``(1 - p)**t``.
-    seed
-        Seed of the draws.
 
     References
     ----------

@@ -59,8 +59,6 @@ class Conditions:
         Gives the metric after `step` steps, from the hyper-parameters at the last of them.
     pace
         Gives the pace of a stage from its sequences, first step and end, and its worker's class.
-    mishaps
-        Stragglers and drops.
     report_every
         The metric is measured after every so many steps, and where a state is saved.
     resume
@@ -97,12 +95,8 @@ class SimulatedRunner:
     ----------
     engine
         The engine; its tuner must be the first of the study.
-    conditions
-        The simulated training.
     workers
         Number of workers, or their numbers by class.
-    limits
-        Limits of the run.
     offers
         The amounts and tags of the workers of a class, by class.
     together

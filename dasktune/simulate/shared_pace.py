@@ -21,8 +21,6 @@ class SharedPace:
 
     Parameters
     ----------
-    pace
-        The pace of the stage alone.
     first
         The step that it begins from.
     speed
@@ -65,8 +63,6 @@ class SharedDevice:
 
     Parameters
     ----------
-    name
-        Its name.
     total
         Steps a second with 1, 2, 3, ... stages together, as multiples of those of one alone.
     running

@@ -31,8 +31,6 @@ class JobPool:
     ----------
     name
         Its name among the pools of the cluster; empty if there is no other.
-    options
-        Options of its jobs.
     refusal
         Why SLURM would refuse its jobs; empty if it would accept them.
 

@@ -95,8 +95,6 @@ def device_shares(visible: str, workers: int, each: int, sharers: int) -> list[s
     ----------
     visible
         What the job sees, as in ``CUDA_VISIBLE_DEVICES``.
-    workers
-        How many workers there are.
     each
         Devices of a worker; 0 if it needs none.
     sharers
@@ -138,8 +136,6 @@ class WorkerProcesses:
 
     Parameters
     ----------
-    names
-        The names of the workers.
     shares
         The devices of each worker; None for those of the job.
     arguments

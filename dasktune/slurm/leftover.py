@@ -71,8 +71,6 @@ class Driver:
         ----------
         states
             The states of all jobs of this user.
-        here
-            This process.
         """
         if self.host == here.host:
             return not _runs(self.pid, self.born)

@@ -77,8 +77,6 @@ class DriverOptions:
         As for ``sbatch``; SLURM's default if None.
     account
         The account of the workers' jobs if None.
-    cpus, memory
-        Of the job.
     walltime
         As SLURM writes it; the longest of the partition if None.
     margin
@@ -139,8 +137,6 @@ class DriverJob:
     ----------
     job
         Its number, which stays when SLURM requeues it.
-    log
-        The log of the driver.
     """
 
     job: str
@@ -188,10 +184,6 @@ def submit(
 
     Parameters
     ----------
-    options
-        Options of the driver's job.
-    workers
-        Options of the workers' jobs.
     name
         The job's name; of several jobs with one name, SLURM runs one at a time.
     run

@@ -145,8 +145,6 @@ class Stored:
 
     Parameters
     ----------
-    key
-        The state key.
     step
         Step of the state; -1 if there is only a commit.
     is_committed
@@ -556,8 +554,6 @@ class _CommitFile:
 
     Parameters
     ----------
-    commit
-        The commit.
     array
         The files of the array by name, if the state lies in the commit; else None.
     proof

@@ -45,8 +45,6 @@ class Lease:
 
     Parameters
     ----------
-    holder
-        Unique name of the driver's run.
     key
         The state key that the first of the steps makes.
     first
@@ -130,8 +128,6 @@ class HeldLeases:
 
     Parameters
     ----------
-    holder
-        Unique name of the driver's run.
     study
         Unique name of its study: the next driver of the study takes over its leases.
     expires
@@ -173,8 +169,6 @@ class SaveRequest:
     ----------
     root
         The state key at step 0.
-    sequences
-        The configuration.
     ends
         The steps whose states are requested.
     """

@@ -29,8 +29,6 @@ class RecordedClass:
 
     Parameters
     ----------
-    name
-        Its name.
     is_sure
         Whether all states without a class in their keys were made on this class. If not, a class
         that is named by an architecture of processors may mean all processors.

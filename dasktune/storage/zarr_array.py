@@ -133,8 +133,6 @@ def read_array(read: Read, nbytes: int) -> tuple[Chunks, bytes]:
 
     Parameters
     ----------
-    read
-        Reads files.
     nbytes
         The size that the array must have.
 

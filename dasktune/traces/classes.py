@@ -42,8 +42,6 @@ class ClassSeconds:
         The number of the class that measured each of them, or `UNKNOWN`.
     classes
         The names of the classes, by number.
-    models
-        The model of each configuration.
     """
 
     def __init__(

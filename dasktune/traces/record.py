@@ -68,14 +68,10 @@ def trace_of(
     ----------
     plan
         The search plan with the metrics of all states.
-    records
-        The trials.
     database
         The database, which has the times of steps, saves and stages.
     study_id
         The study's number there.
-    objective
-        The objective of the study.
 
     Raises
     ------

@@ -56,8 +56,6 @@ class MeasuredPace:
         Total seconds of the first 0, 1, 2, ... steps.
     least
         Seconds of the fastest step, `factor` included.
-    factor
-        Multiplies the measured times.
     """
 
     elapsed: Sequence[float]

@@ -25,8 +25,6 @@ def is_on(switch: str, environment: Mapping[str, str] | None = None) -> bool:
 
     Parameters
     ----------
-    switch
-        Name of the environment variable.
     environment
         Environment variables by name; those of this process if None.
 

@@ -31,8 +31,6 @@ class DividedTraining(Undivided):
         Number of the process, from 0.
     world_size
         Number of processes.
-    seed
-        The training seed.
 
     Attributes
     ----------

@@ -122,8 +122,6 @@ class ObjectiveTrial:
     ----------
     values
         The hyper-parameters.
-    end_step
-        Called by each report.
     """
 
     def __init__(self, values: Mapping[str, Value], end_step: Callable[[], None]) -> None:

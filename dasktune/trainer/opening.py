@@ -19,8 +19,6 @@ def is_of_own_code(frame: FrameType | None, package: str, *, is_direct: bool = F
 
     Parameters
     ----------
-    frame
-        The innermost frame of the call.
     package
         Top-level name of the trainer's module: its code is own code also where it is installed.
     is_direct

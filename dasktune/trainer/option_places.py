@@ -61,8 +61,6 @@ class OptionPlaces:
 
     Parameters
     ----------
-    sure
-        Those that were made with it.
     possible
         Those with an equal value of unknown origin.
     """

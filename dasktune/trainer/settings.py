@@ -40,10 +40,6 @@ class Setting:
     ----------
     module
         The module that has it; a process that has not loaded it has the default.
-    default
-        The value in a new process.
-    read, write
-        Return and set the value.
     is_of_thread
         Whether each thread has a value of its own. That of the main thread counts.
     attribute

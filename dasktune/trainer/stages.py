@@ -31,8 +31,6 @@ class StageTraining:
 
     Parameters
     ----------
-    code
-        The trainer.
     config, seed, report_every
         As for `dasktune.create_study`.
     """

@@ -24,8 +24,6 @@ class Variables(Mapping[str, Any]):
 
     Parameters
     ----------
-    home
-        The module of the training function.
     hidden
         An object that is left out: to look into the run is to use its values.
     """

@@ -46,8 +46,6 @@ class Aside:
         Its address, and its host; empty if that is not known.
     raised
         Number of stages that raised on it in a row.
-    message
-        The last error.
     until
         When it is tried again, on the runner's clock (seconds).
     """

@@ -8,13 +8,7 @@ from dasktune.graph.policy import Policy
 
 
 class PausedWorkers(Policy):
-    """Gives nothing to workers whose memory is nearly full.
-
-    Attributes
-    ----------
-    workers
-        Those that Dask has paused.
-    """
+    """Gives nothing to workers whose memory is nearly full."""
 
     def __init__(self, placing: Placing) -> None:
         self.placing = placing

@@ -49,11 +49,6 @@ def workers_of(node: Node, study: Needs) -> int:
     It takes one worker if its needs ask one worker for as many devices as train it. Else it takes
     a worker for each device. Trials that share the stage may ask one worker for unlike numbers:
     the largest counts.
-
-    Parameters
-    ----------
-    study
-        The needs of every stage.
     """
     if DEVICES not in node.sequences:
         return 1

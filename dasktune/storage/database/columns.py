@@ -114,8 +114,6 @@ def row_values(
     ----------
     kind
         The data class of the rows; its fields are the table's first columns.
-    table
-        The table.
     derived
         By name, the functions that compute the remaining columns from a row.
     """

@@ -110,8 +110,6 @@ class FailedStages:
     ----------
     step
         The last step before the one that failed.
-    message
-        The reason.
     trials
         Some of the trials that requested them.
     count

@@ -191,8 +191,6 @@ class RunRow:
 
     Parameters
     ----------
-    run
-        Its unique name.
     host, pid, version
         Where the driver runs, and its version of dasktune.
     began, seen, ended
@@ -244,8 +242,6 @@ class VerdictRow:
         Versions of Python and the libraries by name; ``found_by`` if an audit found it.
     ok
         Whether the trainer resumes exactly, as far as the check reached.
-    text
-        The report of the check.
     splits
         Steps before each resumption.
     steps
@@ -281,8 +277,6 @@ class SpeedRow:
         A hash of model and class: labels may be too long for an index.
     model
         The hyper-parameters that are not floats, by name.
-    kind
-        The name of the class.
     seconds, steps
         Time and number of the measured steps; older ones count for a part only.
     measured

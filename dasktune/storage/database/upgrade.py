@@ -21,8 +21,6 @@ def prepare(connections: Connections, *, create: bool, migrate: bool) -> None:
 
     Parameters
     ----------
-    connections
-        To the database.
     create
         Whether missing tables may be made.
     migrate

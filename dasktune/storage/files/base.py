@@ -26,10 +26,6 @@ class Entry:
 
     Parameters
     ----------
-    path
-        Relative to the store.
-    nbytes
-        Its size.
     modified
         Time of the last write (epoch seconds, by the store's clock); 0 if unknown.
     """

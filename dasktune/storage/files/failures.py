@@ -100,8 +100,6 @@ def reason_of(error: BaseException, *, bucket: str = "") -> str:
     ----------
     error
         Error of the operating system or of any library behind fsspec.
-    bucket
-        The bucket of the request.
     """
     if isinstance(error, FilesError):
         return str(error)

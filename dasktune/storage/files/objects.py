@@ -69,8 +69,6 @@ def open_files(url: str, *, patience: Patience | None = None) -> Files:
 
     Parameters
     ----------
-    url
-        The place.
     patience
         How operations are retried, for stores that are not local; for two minutes if None.
 

@@ -52,8 +52,6 @@ def migrate(connection: sa.Connection, revision: str) -> None:
     ----------
     connection
         Holds the lock under which tables are changed.
-    revision
-        The present revision.
     """
     directory = scripts()
 
@@ -72,8 +70,6 @@ def back_up(file: Path, revision: str) -> Path:
 
     Parameters
     ----------
-    file
-        The file.
     revision
         The revision that the migration leads to; it is part of the new name.
 

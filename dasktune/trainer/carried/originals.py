@@ -52,8 +52,6 @@ class Originals:
 
     Parameters
     ----------
-    places
-        Those when the loop began.
     is_left_out
         Returns whether a value does not count.
     """

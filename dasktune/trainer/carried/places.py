@@ -19,13 +19,6 @@ class SavedParts:
     """The places of `Run.state` and of the tracked objects, and of their parts.
 
     A variable may hold one of them: ``weight = model.weight``, ``seen = run.state["seen"]``.
-
-    Parameters
-    ----------
-    state
-        That of the run.
-    tracked
-        The tracked objects by name.
     """
 
     def __init__(self, state: Mapping[str, Any], tracked: Mapping[str, Any]) -> None:

@@ -44,8 +44,6 @@ class LoopVariables:
 
     Parameters
     ----------
-    run
-        The run of the function.
     frames
         Returns the calls in which the function pauses, the innermost first.
 

@@ -87,8 +87,6 @@ class Watch:
 
         Parameters
         ----------
-        now
-            The time.
         steps
             Number of steps that it has trained; None before its training has begun.
         """
@@ -123,8 +121,6 @@ class LimitedProcesses:
 
     Parameters
     ----------
-    times
-        How long they may take.
     is_cancelled
         Returns whether the check is to end; asked every `FIRST_CHECK_LOOK_SECONDS`.
     clock

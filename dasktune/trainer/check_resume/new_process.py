@@ -80,8 +80,6 @@ class CheckJob:
         there.
     spans
         The resumptions, the longest first.
-    folder
-        The folder for exchanging files.
     path
         Where modules are looked for: those beside a script may be imported in ``build``.
     free

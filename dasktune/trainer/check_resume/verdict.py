@@ -75,8 +75,6 @@ def with_known_files(
 
     Parameters
     ----------
-    verdicts
-        What is known of fingerprints.
     covered, files
         The fingerprint, and the files that are known already.
     take
@@ -114,15 +112,7 @@ def recorded_in(storage: str | os.PathLike[str] | None, database: str | None) ->
 
 
 def binding_here(known: Iterable[VerdictRow], device: str) -> VerdictRow | None:
-    """Return the verdict that decides for this process's environment and a device, or None.
-
-    Parameters
-    ----------
-    known
-        The verdicts on one fingerprint.
-    device
-        The device of the training.
-    """
+    """Return the verdict that decides for this process's environment and a device, or None."""
     ordered = sorted(known, key=lambda each: each.found)
     return binding(ordered, rule=RULE, device=_kind(device), versions=_versions())
 

@@ -118,8 +118,6 @@ class TakenFingerprint:
     ----------
     fingerprint
         As `fingerprint` returns it.
-    code
-        The references that were followed.
     rest
         The digests of all parts that are not of code, by name.
     """

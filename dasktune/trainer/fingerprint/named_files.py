@@ -59,8 +59,6 @@ def covered_files(paths: Iterable[str], ignored: Iterable[str]) -> Iterator[tupl
 
     Parameters
     ----------
-    paths
-        Paths as the code has them.
     ignored
         Files and folders that do not count.
     """
@@ -102,10 +100,6 @@ def path_of(
     ----------
     expression
         As in `read_calls`.
-    scope
-        Objects of the global names.
-    config
-        The trainer's.
     """
     value = _evaluated(expression, scope, config)
     return str(value) if isinstance(value, str | PurePath) and str(value) else None

@@ -25,11 +25,6 @@ def installed_digest(package: str) -> str:
     The files count by the checksums that its distribution lists, so that a package that was
     installed again under the same version is another one. Without such a list its source files
     are read. The digest is the same on all machines that have the same files.
-
-    Parameters
-    ----------
-    package
-        Its import name.
     """
     names = sorted(set(distributions_of_packages().get(package, ())))
     listed = [_listed(name) for name in names]

@@ -102,8 +102,6 @@ def uncovered_files(
     ----------
     files
         As `kept_files` returns them.
-    trainer_class
-        The trainer.
     gaps
         Names of the gaps of its fingerprint.
     """

@@ -59,8 +59,6 @@ class DefinitionTrace:
 
     Attributes
     ----------
-    sources
-        Its source in canonical form.
     constants
         The labels of its constants, by name.
     """
@@ -88,10 +86,6 @@ class Code:
         By label, things that are not covered, and the remedy.
     packages
         Import names of the installed packages to which the code refers.
-    guards
-        What was read for this.
-    firsts
-        The globals that own code writes.
     traces
         By label, what a definition refers to; for messages.
     imported
@@ -100,8 +94,6 @@ class Code:
         Expressions for the paths of files that functions read, with the objects of names.
     file_names
         Texts in functions that may be names of files.
-    folders
-        Folders of the code.
     """
 
     def __init__(

@@ -44,8 +44,6 @@ class Import:
 
     Parameters
     ----------
-    name
-        The bound name.
     module
         The module as written, with the dots of a relative import.
     attribute
@@ -63,8 +61,6 @@ class Piece:
 
     Parameters
     ----------
-    canonical
-        Its syntax as lists and strings.
     names
         The outside names that it reads, as dotted chains: ``("np", "tanh")``.
     imports
@@ -88,8 +84,6 @@ class Piece:
     is_running
         Of a function, whether the source is that of its code. It is not if the file was changed
         after the import, or if another program has rewritten the code.
-    decorators
-        Decorators that may wrap the function.
     methods
         Of a class, the last function of each name in its body; they do not count in the other
         fields, because a class may have other methods now.

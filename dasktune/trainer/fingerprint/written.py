@@ -123,8 +123,6 @@ class _First:
         A copy of the object, and its label in fingerprints.
     is_assigned
         Whether a function binds the name.
-    readers
-        The code that has read it.
     """
 
     namespace: Mapping[str, Any]

@@ -39,14 +39,6 @@ class FrameNames:
 
     Parameters
     ----------
-    trainer
-        The parameter that is the trainer.
-    owner
-        The class that defines the method.
-    values
-        The global and enclosing variables.
-    local
-        The names of other variables.
     aliases
         Variables that hold what an attribute, or a variable of a training function, holds.
     """

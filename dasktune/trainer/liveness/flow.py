@@ -60,13 +60,9 @@ class Flow:
 
     Parameters
     ----------
-    meaning
-        Which places expressions read and write.
     watched
         Loops and expressions; `at` has the places live at them afterwards: for a loop at its
         head, for an expression behind it.
-    endless
-        Loops that control never leaves.
     has_turns
         Whether each ``for`` loop has at least one turn, as one over batches of data.
     """

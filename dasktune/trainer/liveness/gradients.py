@@ -93,8 +93,6 @@ class Gradients:
         ----------
         name
             Of the optimizer: an attribute of the trainer, or a variable.
-        trees
-            The code with its assignments.
         trainer
             Whether it is an attribute.
         """

@@ -125,8 +125,6 @@ class PausePlace:
 
     Parameters
     ----------
-    function
-        The function that is called.
     node
         The loop, or the expression.
     is_only

@@ -33,8 +33,6 @@ def may_suppress(
 
     Parameters
     ----------
-    namespace
-        The global variables of the function.
     variables
         The names that mean no global variable.
     """

@@ -43,8 +43,6 @@ class OwnCode:
 
     Attributes
     ----------
-    functions
-        In the order of their discovery.
     trees
         The syntax trees of the files of these functions, whole: other code of a file counts.
     is_whole

@@ -53,16 +53,12 @@ class Reading:
     ----------
     names
         The variables of interest that the present scope can see.
-    all_names
-        Those that the function can see.
     namespace
         The global variables of the function, to look up context managers.
     in_place
         The inner functions that run only where the code names them.
     lambdas
         The lambdas that run only where they stand.
-    places
-        The other places of interest.
     reads
         The variables that the code reads anywhere; filled by the flow.
     always

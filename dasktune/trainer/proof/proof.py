@@ -115,8 +115,6 @@ class Witness:
 
     Attributes
     ----------
-    seconds
-        Time that this has taken.
     left_out
         By path, the parts that nobody can look into, and why.
     kept
@@ -264,8 +262,6 @@ class Witness:
 
         Parameters
         ----------
-        proof
-            What that one has left.
         arrays
             The arrays of the state, as `arrays_of` returned them before the state was loaded.
         """

@@ -31,8 +31,6 @@ class Proving:
         Whether nothing else in its process draws from the global random generators.
     proof
         What the trainer that saved the state held beside it; None if that is not known.
-    before
-        What comes after loading.
     refuses
         Whether a trainer that differs is refused. If not, it gets what the state lacks all the
         same.
