@@ -29,7 +29,7 @@ SINFO = "#!/bin/sh\necho 'short 30:00'\necho 'long* 2-00:00:00'\necho 'free infi
 
 @pytest.fixture(autouse=True)
 def partitions(commands: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the cluster of these commands have three partitions."""
+    """Give the cluster of these commands three partitions."""
     (commands / "sinfo").write_text(SINFO)
     (commands / "sinfo").chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
