@@ -107,7 +107,7 @@ def test_request_is_compared_with_the_stages_on_its_path_only() -> None:
 
     def asked(sequence: Sequence, end: Step) -> list[tuple[object, Step]]:
         request = SaveRequest(root=root, sequences={"lr": sequence}, ends=(end,))
-        following = sharing.receive(SavesRequested(requests=(request,)))
+        following = sharing.receive(SavesRequested(requests=(request,)), 0.0)
         saves = [save for save in following if isinstance(save, SavePoint)]
         assert len(saves) == len(following)
         orders = [sharing._running[save.attempt] for save in saves]
