@@ -19,6 +19,7 @@ from dasktune._driver.shared_stages import SharedStages
 from dasktune._engine.engine import Engine
 from dasktune._engine.outcome import Order, Outcome, with_save_points
 from dasktune._engine.session import Session
+from dasktune._engine.trial_devices import TrialDevices
 from dasktune._engine.tuner_records import LoggedRecord, read_record
 from dasktune._worker.messages import StageMessage, StageProgress
 from dasktune.graph.attempts import Attempt
@@ -72,7 +73,7 @@ class TellsTwice(Engine):
 class ForgetsRequests(Engine):
     def _ask_again(self, session: Session, now: float) -> None:
         for number in sorted(session.numbers.values()):
-            self._make_known(self.trials[number])
+            self._make_known(session, self.trials[number])
 
 
 class _UncountedRepeats(OpenAttempts):
@@ -447,11 +448,21 @@ class LeavesStagesOnPaused(Attempts):
         return []
 
 
+class LeavesMovedTrials(TrialDevices):
+    def _go_on(self, session: Session, choices: Any, now: float) -> list[Instruction]:
+        return []
+
+
 class ForgetsMovedTrials(Engine):
     """Ends stages for other devices, and asks for no more of their trials."""
 
-    def _go_on_with_others(self, choices: Any, now: float) -> None:
-        return
+    def __init__(self, dispatcher: Dispatcher, **options: Any) -> None:
+        super().__init__(dispatcher, **options)
+        self._devices = LeavesMovedTrials(
+            *(dispatcher, self._keeper, self._training, self._log),
+            devices_of=options["devices_of"],
+            scale=options["scale"],
+        )
 
 
 BUGS: dict[str, Parts] = {
