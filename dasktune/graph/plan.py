@@ -65,8 +65,8 @@ class Node:
     model_rank
         The highest rank of the models of the trials that have passed through, from 0 to 1; None if
         none had one.
-    curves
-        Keeps the values of all curves of the plan.
+    value_cache
+        Keeps the values of all sequences of the plan.
     is_alone
         Whether it belongs to a trial that is trained alone: each of its stages begins at step 0,
         whatever is stored, since its trainer does not resume exactly.
