@@ -20,6 +20,7 @@ from figures import Figure, row
 NAMES = (
     "merging",
     "reuse",
+    "structure",
     "ways",
     "driver_cost",
     "large",

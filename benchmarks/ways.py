@@ -26,6 +26,7 @@ PACKAGE = str(Path(dt.__file__).parent) + "/"
 Call = tuple[str, str]
 """File below the package, and function."""
 
+CALLED = re.compile(r"_study/optimize.py optimize")
 DRAWN = re.compile(r"algos/sampled.py draw")
 SUBMITTED = re.compile(r"_driver/connection.py submit")
 RECEIVED = re.compile(r"_driver/attempts.py receive")
@@ -36,21 +37,28 @@ def measure(short: bool) -> list[Figure]:
     """Trace one study and count the files on both ways."""
     calls = _trace(4 if short else 8)
     configuration = next(_windows(calls, DRAWN, SUBMITTED))
+    beginning = next(_windows(calls, CALLED, SUBMITTED))
     reports = list(_windows(calls, RECEIVED, DECIDED))
     return [
         Figure(
             name="files from the tuner's draw to the submission",
             value=len(_files(configuration)),
             unit="files",
-            at_most=25,
+            at_most=35,
             note=", ".join(_files(configuration)),
         ),
         Figure(
             name="files from the worker's message to the tuner's decision",
             value=median(len(_files(window)) for window in reports),
             unit="files",
-            at_most=10,
+            at_most=12,
             note=", ".join(_files(reports[-1])),
+        ),
+        Figure(
+            name="files from `optimize` to the first submission",
+            value=len(_files(beginning)),
+            unit="files",
+            at_most=80,
         ),
         Figure(
             name="moves between files from the message to the decision",

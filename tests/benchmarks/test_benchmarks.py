@@ -76,6 +76,13 @@ def test_ways_through_the_driver_are_counted(run: Any) -> None:
     assert figures["files from the worker's message to the tuner's decision"]["value"] > 1
 
 
+def test_the_structure_is_counted(load: Any) -> None:
+    figures = {figure.name: figure for figure in load("structure").measure(short=True)}
+    placement = figures["lines of placement and the modules that it imports"]
+    assert "policy" in placement.note
+    assert figures["modules of these"].value == len(placement.note.split(", "))
+
+
 @pytest.mark.process
 def test_checkpoints_are_compared_with_one_object(run: Any) -> None:
     figures = run("checkpoints")
