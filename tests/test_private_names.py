@@ -40,7 +40,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "driver/test_restart.py": {"_optimizer": NO_NAME, "_leaving": INSIDE, "_futures": INSIDE},
     "driver/test_runner.py": {"_optimizer": NO_NAME, "_engine": NO_NAME, "_leaving": INSIDE},
     "driver/test_save_requests.py": {"_running": INSIDE, "_requested": INSIDE},
-    "driver/test_stage_keys.py": {"_curves": INSIDE},
     "engine/test_engine.py": {"_session": INSIDE},
     "graph/test_dispatch.py": {"_rows": INSIDE},
     "graph/test_ends.py": {"_heap": INSIDE},
@@ -50,17 +49,14 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "graph/test_numeric_classes.py": {"_on_new": NO_NAME},
     "holding.py": {"_controls": INSIDE, "_saves": INSIDE},
     "mirror/test_runs.py": {"_feeds": NO_NAME},
-    "results/test_results.py": {"_records": INSIDE, "_dispatcher": INSIDE, "_shown": INSIDE},
+    "results/test_results.py": {"_shown": INSIDE},
     "storage/test_codec.py": {"_metadata": LIBRARY},
     "study/test_open_code.py": {
         "_training": NO_NAME,
         "_states": NO_NAME,
         "_exports": NO_NAME,
-        "_optimizer": NO_NAME,
         "_module": NO_NAME,
     },
-    "study/test_study.py": {"_counted_plan": INSIDE, "_dispatcher": INSIDE},
-    "torture/books.py": {"_choices": NO_NAME},
     "torture/bugs.py": {"_dispatcher": NO_NAME},
     "torture/driver.py": {"_waiting": NO_NAME, "_removals": NO_NAME, "_held": NO_NAME},
     "trainer/resume_kinds/hidden.py": {"_version": LIBRARY},
@@ -68,8 +64,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "trainer/test_settings.py": {"_LAST": NO_NAME, "_MADE": NO_NAME},
     "worker/test_clean_process.py": {"_STARTS": NO_NAME},
     "worker/test_divided.py": {"_pipe": NO_NAME, "_peers": NO_NAME},
-    "worker/test_host.py": {"_writer": INSIDE},
-    "worker/test_omitted_states.py": {"_save_seconds": NO_NAME, "_saves": NO_NAME},
 }
 """The names that a test file may still use, each with its reason. Take out, add none."""
 

@@ -53,7 +53,7 @@ class StageKeys:
         self._waiting: dict[str, RunStage] = {}
         self._jobs: dict[Node, _Job] = {}
         """By the node in which each begins."""
-        self._value_cache = ValueCache()  # the thread's own: those of the plan are the loop's
+        self.value_cache = ValueCache()  # the thread's own: those of the plan are the loop's
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="dasktune-keys")
 
     def turn(self) -> None:
@@ -126,7 +126,7 @@ class StageKeys:
         """Return the next positions; runs in the thread."""
         marks: list[Mark] = []
         left = CHANGES_PER_JOB
-        for mark in _marks(sequences, known, cuts, self._value_cache):
+        for mark in _marks(sequences, known, cuts, self.value_cache):
             marks.append(mark)
             left -= mark.changes
             if left <= 0:

@@ -120,7 +120,7 @@ class Engine:
             trains_alone=trains_alone,
             lone_lineages=lone_lineages,
         )
-        self._devices = TrialDevices(
+        self.devices = TrialDevices(
             *(dispatcher, self._keeper, self._training, self._log),
             devices_of=devices_of,
             scale=scale,
@@ -149,7 +149,7 @@ class Engine:
     @property
     def least_workers(self) -> int:
         """The number of workers without which no stage of now can be trained."""
-        return self._devices.least_workers
+        return self.devices.least_workers
 
     @property
     def model_weights(self) -> list[ModelWeight]:
@@ -197,7 +197,7 @@ class Engine:
         refuse_objectives(tuner, self.objective)
         self._session = session = Session(tuner, place)
         self._clock_before = -now
-        self._devices.expect(capacity)
+        self.devices.expect(capacity)
         inputs = dict(inputs or {})
         if tuner.timed:
             inputs["directions"] = [direction.value for direction in self.objective.directions]
@@ -260,7 +260,7 @@ class Engine:
             if self.view.is_under_way:
                 break
         if self._session is not None and not is_asked:
-            self._todo.extend(self._devices.give_more(self._session, now))
+            self._todo.extend(self.devices.give_more(self._session, now))
         return self._settle(now)
 
     def handle(self, event: Event, now: float) -> Outcome:
@@ -268,7 +268,7 @@ class Engine:
         self._todo.extend(self._dispatcher.handle(event, now))
         self._work(now)
         if self._session is not None:
-            self._todo.extend(self._devices.follow(self._session, now))
+            self._todo.extend(self.devices.follow(self._session, now))
         return self._settle(now)
 
     def predicted(
@@ -582,7 +582,7 @@ class Engine:
             else:
                 self._keeper.decide(session, decision)
                 if isinstance(decision, Extend):
-                    self._todo.extend(self._devices.choose(session, decision, asked))
+                    self._todo.extend(self.devices.choose(session, decision, asked))
                 self._todo.extend(self._carry_out(session, decision, now))
 
     def _register(self, session: Session, decision: Register) -> None:
@@ -593,7 +593,7 @@ class Engine:
     def _make_known(self, session: Session, trial: TrialRecord) -> None:
         """Make a trial known to the dispatcher, with the needs and the devices that it has now."""
         needs = self._training.needs(trial, session.tuner.searched_space)
-        if problem := self._devices.fit(trial, needs):
+        if problem := self.devices.fit(trial, needs):
             self._training.refuse(trial, problem)
         self._todo.extend(self._training.enter(trial, needs))
 

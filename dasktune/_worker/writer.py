@@ -117,10 +117,10 @@ class StateWriter:
         self._spare: Buffer | None = None
         #: How many saves there were, and the time of the shortest. The writing thread alone writes
         #: them, the number last: who sees enough saves sees their shortest time.
-        self._saves, self._shortest = 0, math.inf
+        self.saves, self.shortest_seconds = 0, math.inf
         self._queue: queue.Queue[StateWrite | _Omission | None] = queue.Queue()
-        self._thread = threading.Thread(target=self._write_all, name="dasktune-writer", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._write_all, name="dasktune-writer", daemon=True)
+        self.thread.start()
 
     # ------------------------------------------------------------ other threads
 
@@ -132,7 +132,7 @@ class StateWriter:
     @property
     def save_seconds(self) -> float:
         """The time that a save takes; 0 as long as there were fewer than `MEASURED_SAVES`."""
-        return self._shortest if self._saves >= MEASURED_SAVES else 0.0
+        return self.shortest_seconds if self.saves >= MEASURED_SAVES else 0.0
 
     def room_for(self, nbytes: int) -> Buffer:
         """Return memory for a snapshot; waits while too many, or too large ones, are pending."""
@@ -176,7 +176,7 @@ class StateWriter:
     def close(self, timeout: float) -> None:
         """Write the pending states, and end the thread."""
         self._queue.put(None)
-        self._thread.join(timeout)
+        self.thread.join(timeout)
 
     # ------------------------------------------------------------ the writing thread
 
@@ -272,6 +272,6 @@ class StateWriter:
             seconds=write.seconds,
             proof=packed(write.proof) if write.proof else "",
         )
-        self._shortest = min(self._shortest, time.monotonic() - began)
-        self._saves += 1
+        self.shortest_seconds = min(self.shortest_seconds, time.monotonic() - began)
+        self.saves += 1
         return commit

@@ -170,7 +170,7 @@ def test_curve_of_two_waiting_stages_is_evaluated_once(loop: Loop) -> None:
     nodes = [plan.register(number, path, LONG) for number, path in enumerate(paths)]
     loop.start(*map(loop.order, nodes))
     loop.receive_until(3)
-    in_thread, in_loop = loop.keys._value_cache.evaluated, plan.value_cache.evaluated
+    in_thread, in_loop = loop.keys.value_cache.evaluated, plan.value_cache.evaluated
     assert in_thread + in_loop <= LONG + AT_ONCE
     assert in_loop <= AT_ONCE
 
@@ -182,7 +182,7 @@ def test_trunk_that_two_stages_wait_for_is_hashed_once(loop: Loop) -> None:
     nodes = [plan.nodes_of(0)[-1], plan.register(1, branch, LONG)]
     loop.start(*map(loop.order, nodes))
     loop.receive_until(2)
-    assert loop.keys._value_cache.evaluated <= LONG
+    assert loop.keys.value_cache.evaluated <= LONG
 
 
 def test_stage_of_a_lost_worker_is_dropped(loop: Loop) -> None:

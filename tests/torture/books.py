@@ -280,7 +280,7 @@ class Books:
         running = TrialState.RUNNING
         live = [number for number, trial in engine.trials.items() if trial.state is running]
         # One that waits for the last state of a stage, to go on with other devices, asks later.
-        moving = engine._devices.moving
+        moving = engine.devices.moving
         live = [number for number in live if number in wanted or number not in moving]
         if len(live) != len(wanted) or not all(number in wanted for number in live):
             check(False, f"trials {live} are on their way, and {list(wanted)} are asked for")

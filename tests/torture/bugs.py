@@ -458,7 +458,7 @@ class ForgetsMovedTrials(Engine):
 
     def __init__(self, dispatcher: Dispatcher, **options: Any) -> None:
         super().__init__(dispatcher, **options)
-        self._devices = LeavesMovedTrials(
+        self.devices = LeavesMovedTrials(
             *(dispatcher, self._keeper, self._training, self._log),
             devices_of=options["devices_of"],
             scale=options["scale"],

@@ -185,7 +185,7 @@ def bench_in(
     bench = Bench(folder, writer, **options)
     yield bench
     bench.host.close(PATIENCE)
-    assert not bench.writer._thread.is_alive()
+    assert not bench.writer.thread.is_alive()
 
 
 @pytest.fixture

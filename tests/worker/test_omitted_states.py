@@ -32,7 +32,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def know_cost(bench: Bench, seconds: float) -> None:
-    bench.host.writer._saves, bench.host.writer._shortest = MEASURED_SAVES, seconds
+    bench.host.writer.saves, bench.host.writer.shortest_seconds = MEASURED_SAVES, seconds
 
 
 def run(bench: Bench, attempt: str, start: int, stop: int, omits: Any = ANY, **more: Any) -> Any:
