@@ -55,7 +55,7 @@ def _value(point: tuple[Step, float]) -> float:
 
 @dataclass(slots=True)
 class CurveCache:
-    """The reports of the trials that were asked for last."""
+    """The reports of trials: of those that the page has asked for most recently."""
 
     row: StudyRow
     database: Database

@@ -30,4 +30,4 @@ def refuse_other_rule(row: StudyRow) -> None:
         If it is.
     """
     if problem := other_rule(row):
-        raise ConfigurationError(f"{problem}: its results are only read; train in a new study")
+        raise ConfigurationError(f"{problem}: its results can only be read; train in a new study")

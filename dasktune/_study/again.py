@@ -71,7 +71,7 @@ class TrialsAgain:
         self._numbers = {}
 
     def added_to(self, place: TunerPlace) -> TunerPlace:
-        """Return a tuner's place with those of its trials that are to be trained again."""
+        """Return a tuner of the study with its trials that the next run trains again."""
         retry, retrain = self._locals_of(place, "retry"), self._locals_of(place, "retrain")
         if asked := self._asked_elsewhere(place):
             retry = tuple(sorted({*retry, *asked}))

@@ -358,7 +358,7 @@ def _open_row(database: Database, config: StudyConfig, spec: dict[str, Any]) -> 
     )
     refuse(_store_problems(name, row.spec, spec))
     if problem := other_rule(row):
-        logger.warning("%s: its results are only read", problem)
+        logger.warning("%s: its results can only be read", problem)
     return row
 
 

@@ -88,7 +88,7 @@ class AuditRun:
         self._of_repetition: list[Difference] = []
 
     def train(self) -> AuditEnded:
-        """Train and compare, up to the first state that differs; end where it is told to."""
+        """Train steps again and compare their states, until two differ or the driver ends it."""
         try:
             self._heed_orders(self._spec.stage.start)
             if self._is_from_elsewhere():

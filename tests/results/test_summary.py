@@ -157,7 +157,7 @@ def test_savings_line_never_exceeds_100_percent() -> None:
     )
 
 
-def test_savings_line_has_the_savings() -> None:
+def test_summary_text_says_which_steps_were_saved() -> None:
     numbers = Summary(
         trials=2,
         steps_requested=200,

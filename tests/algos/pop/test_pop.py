@@ -187,7 +187,7 @@ def test_a_prediction_that_cannot_be_made_changes_nothing() -> None:
     assert Predict(trial=0) in tuner.tell(report(0, 4, 0.18))
 
 
-def test_a_late_prediction_counts_and_is_asked_for_again() -> None:
+def test_prediction_of_an_earlier_step_is_used_and_renewed() -> None:
     tuner = begun()
     tuner.tell(report(0, 2, 0.09))
     late = tuner.question(0).answer()
