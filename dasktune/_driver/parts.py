@@ -1,6 +1,7 @@
 """The parts of a run: the driver's loop gives them its messages, and each has its turn.
 
-To add a part: a class with `receive`, `turn` or both, and a line in `DaskRunner._arrange`.
+To add a part: a class with `receive`, `turn` or both, and a line in `DaskRunner.__init__`, among
+the parts whose turn is at the end of a turn of the loop, or among those that only receive.
 """
 
 from __future__ import annotations

@@ -365,10 +365,17 @@ class DaskRunner:
     def _pass_on(self, news: News) -> None:
         """Give a message or a fact to all parts, and follow each before the next one has it."""
         for part in self._parts:
-            self._follow(part.receive(news, self._now()))
+            self._carry(part.receive(news, self._now()))
 
     def _follow(self, following: Iterable[Following]) -> None:
-        """Carry out what follows from a message, in order; facts go to the parts."""
+        """Carry out all that follows from a message, then settle the attempts that it is about."""
+        self._carry(following)
+        # Not earlier: a fact among `following` is passed on while the engine does not know yet of
+        # the end after it, and the end would be recorded with the steps that it knew before.
+        self._attempts.settle()
+
+    def _carry(self, following: Iterable[Following]) -> None:
+        """Carry out what follows, in order; facts go to the parts."""
         for item in following:
             match item:
                 case RunStage():
@@ -397,7 +404,6 @@ class DaskRunner:
                     self._stop.set()
                 case _:
                     self._tell(item)
-        self._attempts.settle()
 
     def _look_up(self, question: LookUp) -> None:
         """Ask the store in a thread; the answer is a message."""

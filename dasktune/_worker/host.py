@@ -91,6 +91,7 @@ class StageHost:
         #: Whether this process, or this host, trains no more; set once, by any thread.
         self._is_spoiled = False
         self._is_closed = False
+        self.writer.start()
 
     @property
     def store(self) -> CheckpointStore:

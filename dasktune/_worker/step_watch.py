@@ -14,7 +14,7 @@ class StepWatch:
         self.began: float | None = None
         #: When the step that was looked at last began, and how long it could not go on. For the
         #: event loop alone.
-        self._still = 0.0, 0.0
+        self.still = 0.0, 0.0
 
     def begin(self) -> float:
         """Note that the trainer begins something now; return the time (`time.monotonic`)."""
@@ -33,7 +33,7 @@ class StepWatch:
         began = self.began
         if began is None:
             return False
-        step, still = self._still
+        step, still = self.still
         still = stood_still + (still if step == began else 0.0)
-        self._still = began, still
+        self.still = began, still
         return time.monotonic() - began - still > seconds

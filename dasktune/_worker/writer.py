@@ -120,6 +120,9 @@ class StateWriter:
         self.saves, self.shortest_seconds = 0, math.inf
         self._queue: queue.Queue[StateWrite | _Omission | None] = queue.Queue()
         self.thread = threading.Thread(target=self._write_all, name="dasktune-writer", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; its host calls this once it is whole."""
         self.thread.start()
 
     # ------------------------------------------------------------ other threads

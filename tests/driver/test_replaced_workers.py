@@ -78,7 +78,7 @@ class Walk(dt.Trainer):
 def is_known_to_have_stood_still() -> bool:
     """Whether this worker has seen that its process did nothing for longer than a step may take."""
     plugins = [one for one in get_worker().plugins.values() if isinstance(one, StagePlugin)]
-    return any(plugin.host._still[1] > STEP_SECONDS for plugin in plugins)
+    return any(plugin.host.watch.still[1] > STEP_SECONDS for plugin in plugins)
 
 
 def run(folder: Path, client: Client, **config: object) -> Study:
