@@ -97,15 +97,13 @@ STUDY = LoggedStudy(
 def test_a_write_that_was_cut_short_is_completed(uri: str, monkeypatch: Any) -> None:
     opened = MLflow(uri).open(STUDY)
     opened.write(trial(2))
-    from mlflow import MlflowClient
+    log = opened._client.log_batch
 
-    log = MlflowClient.log_batch
-
-    def part(client: MlflowClient, run_id: str, metrics: Any = (), **more: Any) -> None:
-        log(client, run_id, metrics=metrics[:3], **more)
+    def part(run_id: str, metrics: Any = (), **more: Any) -> None:
+        log(run_id, metrics=metrics[:3], **more)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(MlflowClient, "log_batch", part)
+    monkeypatch.setattr(opened._client, "log_batch", part)
     with pytest.raises(KeyboardInterrupt):
         opened.write(trial(4, first=3))
     again = MLflow(uri).open(STUDY)
