@@ -36,7 +36,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "driver/test_lost_workers.py": {"_optimizer": NO_NAME, "_engine": NO_NAME},
     "driver/test_numeric_classes.py": {"_put": NO_NAME},
-    "driver/test_replaced_workers.py": {"_still": INSIDE},
     "driver/test_restart.py": {"_optimizer": NO_NAME, "_leaving": INSIDE, "_futures": INSIDE},
     "driver/test_runner.py": {"_optimizer": NO_NAME, "_engine": NO_NAME, "_leaving": INSIDE},
     "driver/test_save_requests.py": {"_running": INSIDE, "_requested": INSIDE},
