@@ -48,7 +48,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "graph/test_numeric_classes.py": {"_on_new": NO_NAME},
     "holding.py": {"_controls": INSIDE, "_saves": INSIDE},
     "integrations/test_mlflow.py": {"_client": NO_NAME},
-    "mirror/test_runs.py": {"_feeds": NO_NAME},
     "results/test_results.py": {"_shown": INSIDE},
     "storage/test_codec.py": {"_metadata": LIBRARY},
     "study/test_open_code.py": {

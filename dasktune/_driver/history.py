@@ -116,7 +116,8 @@ class History:
     def _note_begun(self, payload: Document) -> None:
         record = read_record(payload)
         if isinstance(record.cause, TunerBegun):
-            self.begun[record.place] = record.cause
+            # A new dict: another thread of the user may look through the one of before.
+            self.begun = {**self.begun, record.place: record.cause}
 
     def place_of(self, tuner: Tuner) -> TunerPlace:
         """Return a tuner's place among the study's: known by its identity, or new.

@@ -197,7 +197,7 @@ def test_metrics_between_reports_come_too(tmp_path: Path) -> None:
     )
     study.ask(dt.algos.Random(SPACE, trials=1, max_steps=4))
     study.plan.learn(study.plan.node_at(0, 2), 2, metrics={"loss": 1.0})
-    follow = study._feeds.following(None)
+    follow = study.parts.feeds.following(None)
     assert follow is not None
     follow(None)
     study.close()

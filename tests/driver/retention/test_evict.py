@@ -612,7 +612,7 @@ class Stored(SimulatedRunner):
 
     def _check(self, gone: Evicted) -> None:
         place = gone.node.holder(gone.step), gone.step
-        assert place not in list(self.engine._dispatcher.starts)
+        assert place not in list(self.engine._dispatcher.open.starts)
 
     def _launch(self, worker: Any, order: RunStage, stop: Step) -> None:
         if order.start and order.after is None:
