@@ -32,10 +32,19 @@ def objective_of(spec: Mapping[str, Any]) -> Objective:
 
 
 def seeded_roots_of(row: StudyRow) -> SeededRoots:
-    """Return the states of a study before any step by added seed."""
+    """Return the states of a study before any step by added seed.
+
+    Raises
+    ------
+    CorruptRecordError
+        If the study's description has no fingerprint or no seed.
+    """
     if not row.spec.get("merge"):
         return SeededRoots(fingerprint=row.root)
-    return SeededRoots(fingerprint=str(row.spec["fingerprint"]), seed=row.spec["seed"])
+    try:
+        return SeededRoots(fingerprint=str(row.spec["fingerprint"]), seed=row.spec["seed"])
+    except LookupError as error:
+        raise CorruptRecordError(f"the description of a study cannot be read: {error!r}") from error
 
 
 def alone_key_of(row: StudyRow) -> str:
