@@ -91,9 +91,9 @@ def _outcomes(reports: int, together: int) -> list[list[tuple[Outcome, str]]]:
         if number % together == 0:
             transactions.append([])
         trial, step = trials[number % len(trials)], number // len(trials) + 1
-        told = ReportTold(trial=trial.local, step=step, metrics={"loss": 1 / (number + 1)})
+        cause = ReportTold(trial=trial.local, step=step, metrics={"loss": 1 / (number + 1)})
         extend = Extend(trial=trial.local, until=step + 1)
-        record = Record(cause=told, place=0, decisions=(extend,))
+        record = Record(cause=cause, place=0, decisions=(extend,))
         transactions[-1].append((Outcome((), (record,), (trial,)), f"{number:064x}"))
     return transactions
 
@@ -110,12 +110,12 @@ def _record(database: Database, batches: list[list[tuple[Outcome, str]]]) -> Non
 
 
 def _tell(recorder: Recorder, node: Node, outcome: Outcome, key: str) -> None:
-    told, trial = outcome.records[0].cause, outcome.trials[0]
-    if not isinstance(told, ReportTold):
-        raise TypeError(f"each record must be a report, got {told}")
-    trial.steps, trial.values = told.step, (told.metrics["loss"],)
+    cause, trial = outcome.records[0].cause, outcome.trials[0]
+    if not isinstance(cause, ReportTold):
+        raise TypeError(f"each record must be a report, got {cause}")
+    trial.steps, trial.values = cause.step, (cause.metrics["loss"],)
     recorder.outcome(outcome)
-    recorder.metrics(node, [(told.step, key, told.metrics)])
+    recorder.metrics(node, [(cause.step, key, cause.metrics)])
 
 
 def _write(url: str, batches: list[list[tuple[Outcome, str]]]) -> float:

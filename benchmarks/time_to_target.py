@@ -187,7 +187,7 @@ TUNERS: Mapping[str, Callable[[Conditions], Tuner]] = {
 POLICIES = (*TUNERS, ORACLE)
 
 
-class Predictions:
+class MemorisedAnswers:
     """Keeps predictions: orders and slots do not change what is known of a configuration.
 
     A question's seed depends on the number of its trial, and so on the order; here all have
@@ -205,7 +205,7 @@ class Predictions:
         return self._known[asked]
 
 
-def time_to(policy: str, given: Conditions, answer: Predictions) -> float | None:
+def time_to(policy: str, given: Conditions, answer: MemorisedAnswers) -> float | None:
     """Return the virtual seconds until a policy has a value as good as the target, or None."""
     if policy == ORACLE:
         return given.soonest
@@ -263,7 +263,7 @@ class Plan:
 
     def lines(self, of: NamedTrace) -> list[Line]:
         """Return the times of every policy on a task."""
-        answer = Predictions()
+        answer = MemorisedAnswers()
         return [
             self._line(of, slots, policy, answer)
             for slots in self.slots
@@ -271,7 +271,7 @@ class Plan:
             if _concerns(policy, of)
         ]
 
-    def _line(self, of: NamedTrace, slots: int, policy: str, answer: Predictions) -> Line:
+    def _line(self, of: NamedTrace, slots: int, policy: str, answer: MemorisedAnswers) -> Line:
         times, reached = [], 0
         drawn = (Conditions.drawn(of, order, self.trials, slots) for order in count())
         orders = 1 if of.name.startswith(MADE) else self.orders

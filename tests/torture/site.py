@@ -25,6 +25,12 @@ from tests.torture.workers import Worker
 HARMLESS = frozenset({"clock", "pause", "receipt", "repeat"})
 """Faults after which the driver itself knows all metrics, not only who opens the study next."""
 
+MOST_SILENT_SECONDS = 15.0
+"""Longest time without a turn of the driver's loop, which in truth turns every half second.
+
+Less than a lease lasts: the leases of a loop that is silent for so long are not renewed.
+"""
+
 
 def is_cheap(key: str) -> bool:
     """Whether to store a state takes longer than to train it again."""
@@ -86,6 +92,7 @@ class Site:
             self._claim,
         )
         self.driver.begin()
+        self._turned_at = world.seconds
 
     @property
     def is_done(self) -> bool:
@@ -99,6 +106,8 @@ class Site:
         if self.suspended:
             self.suspended -= 1
             self._acts[int(self._rng.random() * 8)]()  # its workers go on
+        elif self.world.seconds - self._turned_at > MOST_SILENT_SECONDS:
+            self._turn()
         else:
             self._acts[int(self._rng.random() * len(self._acts))]()
 
@@ -189,7 +198,7 @@ class Site:
             self.driver.hear_receipt(worker.receipts.popleft())
 
     def _turn(self) -> None:
-        driver = self.driver
+        driver, self._turned_at = self.driver, self.world.seconds
         driver.pause(self._paused, self._resting)
         driver.tick()
         driver.ask()
