@@ -1,4 +1,4 @@
-"""All interfaces of dasktune on one page: what a part of your own has to be.
+"""All interfaces of dasktune: the docstring of each class says what a subclass must do.
 
 ===========  ==================================================  ==================================
 interface    what it does                                        written by
@@ -10,7 +10,8 @@ interface    what it does                                        written by
 `Predictor`  continues learning curves                           authors of algorithms
 `Domain`     the values that a hyper-parameter may have          authors of search spaces
 `Sequence`   a hyper-parameter as a function of the step         authors of search spaces
-`Callback`   is told what happens while a study runs             authors of loggers
+`Callback`   is told what happens while a study runs             who watches a study
+`Logger`     shows trials as runs of another program             authors of loggers
 `Files`      reads and writes the files of a store               who brings another kind of store
 `Policy`     one reason for or against a stage on a worker       who changes the scheduling
 ===========  ==================================================  ==================================
@@ -23,6 +24,7 @@ from dasktune.algos.base import Tuner
 from dasktune.algos.curves import Predictor
 from dasktune.algos.samplers import Sampler, Source
 from dasktune.graph.policy import Policy
+from dasktune.mirror import Logger
 from dasktune.sequences import Sequence
 from dasktune.space.domains import Domain
 from dasktune.storage.files.base import Files
@@ -32,6 +34,7 @@ __all__ = [
     "Callback",
     "Domain",
     "Files",
+    "Logger",
     "Policy",
     "Predictor",
     "Sampler",

@@ -1,7 +1,8 @@
 """The parts of a run: the driver's loop gives them its messages, and each has its turn.
 
-To add a part: a class with `receive`, `turn` or both, and a line in `DaskRunner.__init__`, among
-the parts whose turn is at the end of a turn of the loop, or among those that only receive.
+To add a part: a class with `receive`, `turn` or both, and a line in one of three groups of
+`DaskRunner`: `_always` has its turn while the loop waits, too; `_at_end` has it after the messages;
+`_others` only receives, and the loop calls the `turn` of each by name.
 """
 
 from __future__ import annotations

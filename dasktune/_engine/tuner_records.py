@@ -1,7 +1,8 @@
-"""The records of the event log: one frozen type for each kind, read from JSON and written as JSON.
+"""The records of a tuner in the event log: one frozen type for each kind, and its JSON.
 
-A record is one cause with the decisions that followed. A cause is a call of the tuner, or a change
-of a trial or a clock that no tuner is told of.
+A record is one cause with the decisions that followed. A cause is a call to a method of the tuner,
+a change of a trial or a clock that the tuner is not told of, or a snapshot of the tuner. The kinds
+``begun`` and ``added`` are about no tuner and have no type: `History` and `Recorder` write them.
 """
 
 from __future__ import annotations
@@ -144,9 +145,9 @@ class RetrainingEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicesChosen:
-    """The devices of a trial were chosen, by their first steps.
+    """The number of devices of a trial was changed: pairs of a first step and a number.
 
-    They are never chosen again from the log, since the row of the trial holds them, too.
+    A replay ignores this record, because the row of the trial holds the same pairs.
     """
 
     kind: ClassVar[str] = "devices"

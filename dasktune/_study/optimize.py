@@ -146,10 +146,11 @@ class Optimizer:
             How long workers, their steps, the scheduler and the database may be silent;
             the defaults of `dasktune.Timeouts` if None.
         transfer
-            ``"database"`` gives a sampler that learns the finished trials of other studies in the
-            same database: of the same trainer, metric, direction and space. They are inputs in
-            the event log, so a replay needs no other study. None is for the trials of this study
-            only. A tuner that goes on keeps what it began with.
+            With ``"database"`` a sampler begins with the finished trials of other studies in the
+            same database that have the same trainer, metric, direction and space. Only samplers
+            that learn use them. They are inputs in the event log, so a replay needs no other
+            study. None: only the trials of this study. A tuner that goes on keeps what it began
+            with.
 
         Raises
         ------
@@ -258,7 +259,7 @@ class Optimizer:
             refuse(contradictions(tuner.searched_space, self._parts.memory.options.needs))
 
     def _find_place(self, options: RunOptions) -> TunerPlace:
-        """Return the place of the tuner in what the study is now, elsewhere included."""
+        """Read what other processes have added; return the number and the records of the tuner."""
         memory = self._parts.memory
         memory.catch_up()
         memory.look_again(options.timeouts.waits.listing_seconds)

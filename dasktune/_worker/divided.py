@@ -137,7 +137,7 @@ class DividedRun:
 
     @property
     def step(self) -> Step:
-        """Number of steps trained since the start of the lineage."""
+        """Number of steps trained since the trainer was built or loaded."""
         return int(self._run.step)
 
     @property

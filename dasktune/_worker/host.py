@@ -1,8 +1,9 @@
 """The host of stages on a worker: one stage or audit trains at a time, and other threads stop it.
 
-A `StageHost` lives in a worker process as long as the study does. It brings together the trainers
-(`dasktune._worker.trainers`), the writer of states (`dasktune._worker.writer`) and the present
-stage (`dasktune._worker.stage_run`). It knows no Dask: `dasktune._worker.plugin` connects it.
+A `StageHost` lives in a worker process as long as a run does, or until the worker closes. It
+brings together the trainers (`dasktune._worker.trainers`), the writer of states
+(`dasktune._worker.writer`) and the present stage (`dasktune._worker.stage_run`). It knows no Dask:
+`dasktune._worker.plugin` connects it.
 """
 
 from __future__ import annotations

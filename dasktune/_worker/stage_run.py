@@ -34,7 +34,7 @@ from dasktune._worker.peers import LenderLostError
 from dasktune._worker.printed import PrintedLines
 from dasktune._worker.shared_device import begin_peak, peak_bytes
 from dasktune._worker.step_watch import StepWatch
-from dasktune._worker.trainers import Lineage, Trainers, sequences_of
+from dasktune._worker.trainers import LiveTrainer, Trainers, sequences_of
 from dasktune._worker.writer import Emit, StateWrite, StateWriter
 from dasktune.errors import CorruptCheckpointError, InternalError, ResumeError, StorageError
 from dasktune.graph.audits import ALWAYS
@@ -93,7 +93,7 @@ class StageRun:
         self._saved_seconds = 0.0
         self._hold_up = 0.0
         self._is_omitted = False
-        self._lineage: Lineage | None = None
+        self._live: LiveTrainer | None = None
         self._has_saved_more = False
         """Whether it saved where its order says nothing of: the driver waits for no such state."""
 
@@ -109,7 +109,7 @@ class StageRun:
             begin_peak(job.device)
         began = time.monotonic()
         try:
-            lineage = self._trainers.lineage_at(spec, self.sequences)
+            live = self._trainers.trainer_at(spec, self.sequences)
         except CorruptCheckpointError as error:
             # Out of the way, or it would win over the state that is trained again; unless
             # someone has trained it meanwhile.
@@ -121,46 +121,46 @@ class StageRun:
             return self._refused(error)
         self._trainers.known_files.refuse_changed()  # what was built has read them by now
         self._saved_at = time.monotonic()
-        self._start_seconds = 0.0 if lineage.is_warm else self._saved_at - began
-        lineage.unsaved_seconds += self._start_seconds
-        self._loaded_at = lineage.loaded_at
-        self._lineage = lineage
-        return lineage.context.run(self._trained, lineage)
+        self._start_seconds = 0.0 if live.is_warm else self._saved_at - began
+        live.unsaved_seconds += self._start_seconds
+        self._loaded_at = live.loaded_at
+        self._live = live
+        return live.context.run(self._trained, live)
 
-    def _trained(self, lineage: Lineage) -> StageEnded:
+    def _trained(self, live: LiveTrainer) -> StageEnded:
         """Train with a trainer that holds the state at the stage's start."""
         spec = self.spec
         if spec.start == spec.stop:
-            return self._evaluate_only(lineage)
+            return self._evaluate_only(live)
         status: StageStatus = "trained"
         for values, encoded in self._values():
             began = self._watch.begin()
-            lineage.run.advance(values)
+            live.run.advance(values)
             trained = time.monotonic()
             self.seconds += trained - began
-            lineage.unsaved_seconds += trained - began
+            live.unsaved_seconds += trained - began
             self.chain = self.chain.extend(encoded, 1)
             self.step += 1
             wanted, stopped = self.control.passes(self.step)
             at_end = stopped or self.step == spec.stop
             suspended = (self.control.ordered or trained) if at_end else None
-            self._after_step(lineage, wanted or self.step in spec.saves, suspended)
-            if lineage.ancestry.is_lost:
+            self._after_step(live, wanted or self.step in spec.saves, suspended)
+            if live.ancestry.is_lost:
                 return self._end("superseded")
             if stopped and self.step < spec.stop:
                 status = "stopped"
                 break
-        lineage.key = self.chain.key
-        self._keep_warm(lineage)
+        live.key = self.chain.key
+        self._keep_warm(live)
         return self._end(status)
 
-    def _keep_warm(self, lineage: Lineage) -> None:
+    def _keep_warm(self, live: LiveTrainer) -> None:
         """Keep the trainer for the next stage, unless nobody waits for this attempt any more.
 
         The thread that abandons the attempt says so first, and drops the trainer then. Whichever
         of the two threads comes first, one of them drops it.
         """
-        self._trainers.keep(lineage)
+        self._trainers.keep(live)
         if self.control.is_abandoned:
             self._trainers.drop()
 
@@ -172,24 +172,24 @@ class StageRun:
             while self.step < until:
                 yield values, encoded
 
-    def _after_step(self, lineage: Lineage, must_save: bool, suspended: float | None) -> None:
+    def _after_step(self, live: LiveTrainer, must_save: bool, suspended: float | None) -> None:
         """Evaluate, save and send messages where they are due; all are at the stage's end."""
         save = must_save or suspended is not None or self._save_is_due()
         # At the end it is stored all the same if somebody has asked for it since the start.
         may_omit = self.step == self.spec.stop and not must_save
         if save or self.step % self._job.report_every == 0:
-            self._measure(lineage)
-        if save and may_omit and self._is_expendable() and self.may_omit(lineage):
-            self._omit(lineage)
+            self._measure(live)
+        if save and may_omit and self._is_expendable() and self.may_omit(live):
+            self._omit(live)
         elif save:
-            self._save(lineage, suspended)
+            self._save(live, suspended)
         if time.monotonic() - self._flushed > PROGRESS_FLUSH_SECONDS:
             self._flush()
 
-    def _measure(self, lineage: Lineage) -> None:
+    def _measure(self, live: LiveTrainer) -> None:
         """Evaluate, and note what the steps since the last time took with it."""
         began = time.monotonic()
-        report = (self.step, self.chain.key, lineage.run.evaluate())
+        report = (self.step, self.chain.key, live.run.evaluate())
         self._evaluating += time.monotonic() - began
         self._unsent.append(report)
         self._unsaved.append(report)
@@ -212,20 +212,20 @@ class StageRun:
         value = metrics.get(name)
         return value is not None and (not math.isfinite(value) or least <= value <= greatest)
 
-    def may_omit(self, lineage: Lineage) -> bool:
-        """Return whether the last state of a lineage may be left out.
+    def may_omit(self, live: LiveTrainer) -> bool:
+        """Return whether the last state of a live trainer may be left out.
 
         The first saves of a host are measured, the first resumes of a study are audited against
         their last states, and on a GPU, or on one device in place of several, training again may
         give other bits. Otherwise it depends on what is cheaper: to store, or to train again.
         """
-        is_audited = lineage.loaded_at > 0 and self._trainers.resumes <= ALWAYS
-        gives_other_bits = self._job.device != "cpu" or lineage.devices > 1
+        is_audited = live.loaded_at > 0 and self._trainers.resumes <= ALWAYS
+        gives_other_bits = self._job.device != "cpu" or live.devices > 1
         if is_audited or gives_other_bits:
             return False
-        return lineage.unsaved_seconds < self._writer.save_seconds
+        return live.unsaved_seconds < self._writer.save_seconds
 
-    def _omit(self, lineage: Lineage) -> None:
+    def _omit(self, live: LiveTrainer) -> None:
         """Report the metrics since the last state, whose states are not stored."""
         self._flush()  # the metrics must come first, and the writing thread may send the message
         message = StateOmitted(
@@ -236,13 +236,13 @@ class StageRun:
             paces=tuple(self._paces),
         )
         self._is_omitted = True
-        self._outbox += self._writer.omit(lineage.ancestry, message)
+        self._outbox += self._writer.omit(live.ancestry, message)
 
-    def _save(self, lineage: Lineage, suspended: float | None) -> None:
+    def _save(self, live: LiveTrainer, suspended: float | None) -> None:
         self._flush()
         began = time.monotonic()
-        state = lineage.run.state()
-        proof = lineage.run.proof(state)
+        state = live.run.state()
+        proof = live.run.proof(state)
         self._watch.end()  # it may have to wait for the store
         snapshot = encode(state, allocate=self._writer.room_for)
         del state
@@ -250,7 +250,7 @@ class StageRun:
         self._hold_up = self._saved_at - began
         self._writer.write(
             StateWrite(
-                ancestry=lineage.ancestry,
+                ancestry=live.ancestry,
                 snapshot=snapshot,
                 attempt=self.spec.attempt,
                 key=self.chain.key,
@@ -268,17 +268,17 @@ class StageRun:
         self._unsaved, self._paces, self._saved_seconds = [], [], self.seconds
         self._has_saved_more |= self.step not in self.spec.saves
         # Who begins here has to load it.
-        lineage.unsaved_seconds = self._start_seconds or 0.0
+        live.unsaved_seconds = self._start_seconds or 0.0
 
-    def _evaluate_only(self, lineage: Lineage) -> StageEnded:
+    def _evaluate_only(self, live: LiveTrainer) -> StageEnded:
         """Measure a state that exists: its metrics are all that is missing."""
         key = self.chain.key
         self._watch.begin()
-        report = (self.step, key, lineage.run.evaluate())
+        report = (self.step, key, live.run.evaluate())
         self._unsent.append(report)
         self._flush()
         self._outbox.append(StateMeasured(attempt=self.spec.attempt, step=self.step, key=key))
-        self._keep_warm(lineage)
+        self._keep_warm(live)
         return self._end("trained")
 
     def _refused(self, error: ResumeError) -> StageEnded:
@@ -346,7 +346,7 @@ class StageRun:
             loaded_at=self._loaded_at,
             peak_bytes=peak_bytes(self._job.device) if self._job.shares_device else None,
             is_omitted=self._is_omitted,
-            proof_seconds=0.0 if self._lineage is None else self._lineage.proof_seconds(),
+            proof_seconds=0.0 if self._live is None else self._live.proof_seconds(),
         )
         self._outbox += self._printed()
         self._flush(receipt)

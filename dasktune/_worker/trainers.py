@@ -30,7 +30,7 @@ _IN_THREAD = threading.local()
 """Holds a weak reference to the `Trainers` that were the last to train in a thread."""
 
 
-class Lineage:
+class LiveTrainer:
     """A trainer and the states that were saved from it since it was built or loaded."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Trainers:
         #: The trainer for the next stage. The thread that trains keeps and takes it; any thread may
         #: drop it, that is, write None. It needs no lock: a trainer that is taken just before it is
         #: dropped belongs to a stage that runs, and `StageRun` tells whether it may be kept again.
-        self._warm: Lineage | None = None
+        self._warm: LiveTrainer | None = None
 
     def take_over_thread(self) -> None:
         """Drop the warm trainer of the study that trained in this thread before.
@@ -105,12 +105,12 @@ class Trainers:
             before.drop()
         _IN_THREAD.trainers = weakref.ref(self)
 
-    def keep(self, lineage: Lineage) -> None:
+    def keep(self, live: LiveTrainer) -> None:
         """Keep a trainer for the stage that goes on from its state."""
-        lineage.is_warm = True
-        if isinstance(lineage.run, DividedRun):
-            lineage.run.rest()
-        self._warm = lineage
+        live.is_warm = True
+        if isinstance(live.run, DividedRun):
+            live.run.rest()
+        self._warm = live
 
     def drop(self) -> bool:
         """Drop the warm trainer: the next stage loads a stored state; return whether it was there.
@@ -125,7 +125,7 @@ class Trainers:
         self.drop()
         free_unused(self._job.device)
 
-    def lineage_at(self, spec: StageSpec, sequences: Mapping[str, Sequence]) -> Lineage:
+    def trainer_at(self, spec: StageSpec, sequences: Mapping[str, Sequence]) -> LiveTrainer:
         """Return a trainer that holds the state at the stage's start: the warm one, if it is."""
         key = spec.key
         devices = devices_at(sequences, spec.start)
@@ -139,7 +139,7 @@ class Trainers:
             run = context.run(
                 partial(self.new, spec.seed, sequences, 0, lenders=spec.lenders, is_alone=is_alone)
             )
-            return Lineage(run, key, None, devices, spec.lenders, context)
+            return LiveTrainer(run, key, None, devices, spec.lenders, context)
         # Dask may start another path's stage before the next one of this path: the warm trainer is
         # gone then, and the state of the stage before is still on its way to the store.
         state, commit = self._writer.load(key)
@@ -153,7 +153,7 @@ class Trainers:
             spec.lenders,
             self.proving(proof_of(commit), "train" if spec.start < spec.stop else "evaluate"),
         )
-        return Lineage(run, key, commit.digest, devices, spec.lenders, context)
+        return LiveTrainer(run, key, commit.digest, devices, spec.lenders, context)
 
     def new(
         self,

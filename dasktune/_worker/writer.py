@@ -47,7 +47,7 @@ tutorial, stores all of their ends, whatever its workers measure.
 
 @dataclass(slots=True, kw_only=True)
 class Ancestry:
-    """The commits of a lineage as the writing thread knows them; it holds no trainer.
+    """The last commit of a live trainer, as the writing thread knows it; this holds no trainer.
 
     The writing thread alone changes it. The thread that trains reads `is_lost`: an old answer costs
     it a step.
@@ -56,7 +56,7 @@ class Ancestry:
     parent: str | None
     """Digest of the last commit."""
     is_lost: bool = False
-    """Whether another attempt's different state was committed under one of the lineage's keys."""
+    """Whether another attempt's different state was committed under one of its keys."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class _Omission:
 class StateWriter:
     """Writes states to a store, and reports on them, one after the other in its own thread.
 
-    A snapshot that is larger than `pending_bytes` lies in memory alone.
+    A snapshot that is larger than `pending_bytes` waits until no other one is in memory.
     """
 
     def __init__(

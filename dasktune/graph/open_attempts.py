@@ -1,7 +1,8 @@
 """The attempts under way: how far each is, where it shall end, and when nothing more comes of it.
 
 An attempt is shortened when the trials that want its last steps withdraw their requests. It is
-released when all that it made is durable, or lost: what it did not make is wanted again.
+released once all that it trained is durable, or once no more of it will arrive. Then its other
+steps are wanted again.
 """
 
 from __future__ import annotations

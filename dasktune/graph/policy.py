@@ -28,10 +28,11 @@ class Placement(NamedTuple):
 class Policy:
     """One reason for or against stages on workers. By default it agrees with everything.
 
-    What is left out of `dasktune.graph.policies.POLICIES` has no effect. All policies are called
-    when something happens. Only those that are active (`is_open`) are asked. Exceptions:
-    `is_extra`, `may_join`, `company`, `moving` and `learned`, and `with_room` when
-    `Placing.has_room` calls it, are asked of all.
+    What is left out of `dasktune.graph.policies.POLICIES` has no effect. The methods that note what
+    happens are called for all policies; only `registered`, `idle_served` and `placing_ends` are
+    called for those that the run needs (`is_open`). The methods that answer are called for these,
+    too; only `is_extra`, `may_join`, `company`, `moving` and `learned`, and `with_room` when
+    `Placing.has_room` calls it, are called for all.
     """
 
     gathers = False
@@ -138,7 +139,7 @@ class Policy:
         return True
 
     def is_trusted(self, worker: str) -> bool:
-        """Whether a worker is given also stages that have not raised elsewhere."""
+        """Whether a worker may get any stage; else only those that have raised on other workers."""
         return True
 
     def is_withheld(self, worker: str) -> bool:
@@ -190,7 +191,7 @@ class Policy:
         return False
 
     def is_prepared(self, node: Node, slot: Slot) -> bool:
-        """Whether all is chosen that a stage needs. If not, choose it: others may go first then."""
+        """Whether all is chosen that a stage needs. If not, choose it; stages are compared anew."""
         return True
 
     def preferred(self, slots: list[Slot]) -> list[Slot]:
@@ -202,7 +203,8 @@ class Policy:
     ) -> tuple[Node, Collection[str]] | Literal["kernel"] | None:
         """Return the stage that goes first on some workers, and those of its class among them.
 
-        At least one of these may run it. ``"kernel"`` leaves the choice to the kernel.
+        At least one of these may run it. None: no stage may begin. ``"kernel"`` leaves the choice
+        to the kernel.
         """
         return "kernel"
 

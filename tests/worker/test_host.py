@@ -28,7 +28,7 @@ from dasktune._worker.messages import (
     StoreFailed,
 )
 from dasktune._worker.stage_run import StageRun
-from dasktune._worker.trainers import Lineage
+from dasktune._worker.trainers import LiveTrainer
 from dasktune._worker.writer import PENDING_WRITES, StateWriter
 from dasktune.errors import StorageError
 from dasktune.graph.keys import Chain, encode_at
@@ -393,9 +393,9 @@ def test_trainer_abandoned_while_it_is_kept_is_dropped(
 ) -> None:
     keep = bench.host.trainers.keep
 
-    def abandon_and_keep(lineage: Lineage) -> None:
+    def abandon_and_keep(live: LiveTrainer) -> None:
         bench.host.abandon("a1")
-        keep(lineage)
+        keep(live)
 
     with monkeypatch.context() as patch:
         patch.setattr(bench.host.trainers, "keep", abandon_and_keep)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dasktune._worker.messages import StageEnded, StageProgress, StateOmitted, StateSaved
-from dasktune._worker.trainers import Lineage
+from dasktune._worker.trainers import LiveTrainer
 from dasktune._worker.writer import MEASURED_SAVES
 from dasktune.graph.audits import ALWAYS
 from dasktune.storage.codec import encode
@@ -133,7 +133,7 @@ def test_end_on_a_gpu_is_stored(bench: Bench) -> None:
 def test_end_from_several_devices_is_stored(bench: Bench, devices: int) -> None:
     trained: Any = SimpleNamespace(step=0)
     stage = bench.stage_run("a1", 0, 1)
-    assert stage.may_omit(Lineage(trained, "key", None, devices)) == (devices == 1)
+    assert stage.may_omit(LiveTrainer(trained, "key", None, devices)) == (devices == 1)
 
 
 def test_message_of_an_omission_waits_for_states_before(bench: Bench) -> None:
