@@ -241,6 +241,30 @@ def test_steps_before_failure_count_as_executed_and_repeated(
     study.close()
 
 
+def test_stage_that_fails_before_its_first_report_has_its_steps(
+    tmp_path: Path, client: Client
+) -> None:
+    """The end of an attempt is recorded after the engine has handled it, with its last step."""
+    study = dt.create_study(
+        Walk,
+        name="walk",
+        storage=tmp_path,
+        metric="loss",
+        report_every=STEPS,
+        config={
+            "log": str(tmp_path / "log"),
+            "fault": {"where": "train", "lr": 0.1, "step": 5, "kind": "error"},
+        },
+    )
+    tuner = dt.algos.Grid(dt.Space(lr=[Constant(0.1)]), max_steps=STEPS)
+    study.optimize(tuner, client=client, progress=False)
+    rows = study.stages()
+    assert {row.status for row in rows} == {"failed"}
+    assert {row.start + row.steps for row in rows} == {5}
+    assert study.summary()["steps_executed"] == trained(tmp_path).total()
+    study.close()
+
+
 def test_a_failure_in_build_fails_only_what_starts_there(tmp_path: Path, client: Client) -> None:
     study = open_study(tmp_path, fault={"where": "build", "lr": 0.2, "kind": "error"})
     space = dt.Space(lr=[*SHARED, 0.2])
