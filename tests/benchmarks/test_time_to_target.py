@@ -63,7 +63,7 @@ def test_full_runs_reach_the_target_in_the_time_that_they_have(
     )
     assert given.within == pytest.approx(10 * 40 + 40)
     place = min(given.numbers.index(number) for number in (58, 59) if number in given.numbers)
-    found = timing.time_to("Default", given, timing.Predictions())
+    found = timing.time_to("Default", given, timing.MemorisedAnswers())
     assert 40 * place < found <= 40 * (place + 1)
     assert one.times[0] == pytest.approx(found / given.within)
 
@@ -99,7 +99,7 @@ def test_a_prediction_is_computed_once(timing: ModuleType) -> None:
             return super().predict(*arguments, **more)
 
     curve = Curve(steps=(1, 2), scores=(0.1, 0.2), max_steps=9)
-    answer = timing.Predictions()
+    answer = timing.MemorisedAnswers()
     found = [
         answer(Question(predictor=Counting(), curve=curve, steps=(5,), seed=seed))
         for seed in (1, 2, 3)
