@@ -267,6 +267,7 @@ class _Fit:
 
     def pause(self) -> None:
         """Give the turn to the caller where an epoch begins."""
+        _refuse_uncleared(self.model)
         for each in self._callbacks:
             if getattr(each, "monitor_op", each) is None:
                 # Keras does so at the end of a fit's first epoch, and changes numbers that a state
@@ -559,6 +560,29 @@ def _refuse_without_position(argument: str, data: Any) -> None:
         raise ConfigurationError(
             f"{argument} must be arrays, a keras.utils.PyDataset or a DataLoader of torch, got a "
             f"{home}.{type(data).__name__}: its position cannot be saved"
+        )
+
+
+def _refuse_uncleared(model: Any) -> None:
+    """Refuse variables whose gradients Keras adds up: no state contains them.
+
+    On torch, Keras clears the gradients of the parameters that it lists by their paths. Of two
+    layers of one name it lists one.
+
+    Raises
+    ------
+    TrainerError
+        If a model has such layers.
+    """
+    if _keras().backend.backend() != "torch":
+        return
+    cleared = {id(parameter) for parameter in model.parameters()}
+    paths = [each.path for each in model.trainable_weights if id(each.value) not in cleared]
+    if paths:
+        layers = ", ".join(sorted({path.rpartition("/")[0] for path in paths}))
+        raise TrainerError(
+            f"each layer must have a name of its own, got several of {layers}: Keras on torch "
+            "does not clear the gradients of one of them, so a trial could not go on exactly"
         )
 
 

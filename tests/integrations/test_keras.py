@@ -242,9 +242,25 @@ def reduced(lr: float) -> Any:
     return net(keras.optimizers.SGD(lr)), {"x": X, "y": Y, "callbacks": callback}
 
 
+def twins() -> Any:
+    class Twins(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = keras.layers.Dense(4, name="dense")
+            self.out = keras.layers.Dense(1, name="dense")
+
+        def call(self, inputs: Any) -> Any:
+            return self.out(self.inner(inputs))
+
+    model = Twins()
+    model.compile("sgd", "mse")
+    return model, {"x": X, "y": Y}
+
+
 @pytest.mark.parametrize(
     ("make", "hp", "message"),
     [
+        (twins, {}, "each layer must have a name of its own, got several of twins/dense"),
         (lambda: 3, {}, "must return a compiled model and a dict with the arguments"),
         (fitted(epoch=3), {}, "fit has no argument 'epoch'; it has batch_size, callbacks"),
         (fitted(steps_per_epoch=3), {}, "steps_per_epoch must not be given: each epoch must begin"),
