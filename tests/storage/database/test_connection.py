@@ -457,3 +457,30 @@ def test_work_lost_before_its_commit_is_not_looked_up(lost: Lost) -> None:
     assert lost.connections.run(lost.work) == 1
     lost.failing = {2}
     assert lost.connections.run(lost.work, recover=lambda connection: 77) == 3
+
+
+def test_lost_commit_is_looked_up_after_a_second_loss(lost: Lost) -> None:
+    assert lost.connections.run(lost.work) == 1
+    lost.lose_commit()
+    lookups = 0
+
+    def known(connection: sa.Connection) -> int:
+        nonlocal lookups
+        lookups += 1
+        connection.exec_driver_sql("LOSE" if lookups == 1 else "SELECT 1")
+        return 77
+
+    assert lost.connections.run(lost.work, recover=known) == 77
+    assert lookups == 2
+
+
+def test_commit_lost_at_the_second_try_is_looked_up(lost: Lost) -> None:
+    assert lost.connections.run(lost.work) == 1
+    lost.failing = {2}
+
+    def work(connection: sa.Connection) -> int:
+        result = lost.work(connection)
+        lost.lose_commit()
+        return result
+
+    assert lost.connections.run(work, recover=lambda connection: 77) == 77
