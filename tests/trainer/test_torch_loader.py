@@ -71,13 +71,14 @@ KINDS = ["shuffled", "weighted", "own generator", "batch sampler", "whole", "in 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("taken", [0, 1, 3, 4, 6])
-def test_it_goes_on_where_it_stopped(kind, taken):
+@pytest.mark.parametrize(("taken", "moved"), [(0, 2), (1, 0), (3, 2), (4, 1), (6, 0), (6, 5)])
+def test_it_goes_on_where_it_stopped(kind, taken, moved):
     first = dt.loader(of_kind(kind), seed=1)
     numbers(first, taken)
     state, drawn = first.state_dict(), global_states()
     rest = numbers(first, 6)
     second = dt.loader(of_kind(kind), seed=1)
+    numbers(second, moved)
     second.load_state_dict(state)
     torch.set_rng_state(drawn["torch"])
     np.random.set_state(drawn["numpy"])
