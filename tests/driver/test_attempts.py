@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+import dasktune as dt
 from dasktune._driver.attempts import Reached
 from dasktune._engine.timeouts import DURABLE_SECONDS
 from dasktune._worker.messages import StageFailed, StageProgress, StateOmitted, StateSaved
@@ -238,3 +239,25 @@ def test_omitted_state_whose_message_is_lost_is_trained_again(lost: type) -> Non
     driver.tick()
     (other,) = driver.engine.view.attempts
     assert other != attempt
+
+
+def test_step_that_ends_its_process_unheard_counts_as_tried() -> None:
+    make = partial(Grid, Space(lr=[0.5]), max_steps=STEPS)
+    study = Study(World(PARTS), "study", make, DispatchOptions(), snapshot_every=1000)
+    study.workers["w0"] = Worker("w0", study.world.store, nowhere, nowhere, 1)
+    driver = Driver(study)
+    driver.begin()
+    lives = 0
+    while not driver.is_done:
+        assert lives < 20, "the stage is tried for ever"
+        driver.carry_out()
+        before = f"w{lives}"
+        del study.workers[before]
+        driver.abandon(before)  # it has said nothing
+        lives += 1
+        study.workers[f"w{lives}"] = Worker(f"w{lives}", study.world.store, nowhere, nowhere, 1)
+        driver.join([f"w{lives}"])
+        driver.lose(before)
+    (trial,) = driver.engine.trials.values()
+    assert trial.state is dt.TrialState.FAIL
+    assert lives > 1
