@@ -14,9 +14,7 @@ import importlib.util
 import os
 import random
 import shutil
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator
@@ -81,15 +79,8 @@ def _no_gpu() -> str:
     return "" if torch.cuda.is_available() else "needs a GPU that torch can use"
 
 
-def _postgresql_bin() -> Path | None:
-    """Return the folder of the server's programs, which Debian keeps out of the PATH."""
-    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    found = shutil.which("initdb", path=os.pathsep.join([*map(str, places), *os.get_exec_path()]))
-    return None if found is None else Path(found).parent
-
-
 def _no_postgresql() -> str:
-    if _postgresql_bin() is None:
+    if services.postgresql_programs() is None:
         return "needs a PostgreSQL server (Debian package: postgresql)"
     if not importlib.util.find_spec("psycopg"):
         return "needs psycopg"
@@ -257,35 +248,9 @@ def four_workers() -> Iterator[Client]:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
-    """Return the URL of a database on a server of its own; for tests marked ``postgresql``.
-
-    It is reached by a socket in a folder of its own: there is no port to collide with.
-    """
-    programs = _postgresql_bin()
-    if programs is None:
-        pytest.fail("a test with this fixture must be marked postgresql")
-    folder = Path(tempfile.mkdtemp(prefix="postgresql-"))
-    # The server refuses to be root.
-    owner: dict[str, Any] = {}
-    if os.geteuid() == 0:
-        owner = {"user": "postgres", "group": "postgres", "extra_groups": []}
-        shutil.chown(folder, "postgres", "postgres")
-
-    def call(program: str, *options: str) -> None:
-        command = [programs / program, "-D", folder / "data", *options]
-        log = {"stdout": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
-        subprocess.run(command, check=True, cwd=folder, timeout=60, **log, **owner)
-
-    options = f"-F -k {folder} -c listen_addresses="
-    try:
-        call("initdb", "-U", "dasktune", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "-N")
-        call("pg_ctl", "-w", "-l", str(folder / "log"), "-o", options, "start")
-        try:
-            yield f"postgresql+psycopg://dasktune@/postgres?host={folder}"
-        finally:
-            call("pg_ctl", "-m", "immediate", "stop")
-    finally:
-        shutil.rmtree(folder)
+    """Return the URL of a database on a server of its own; for tests marked ``postgresql``."""
+    with services.postgresql() as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
+
+import pytest
 
 from tests.chaos.ports import free_port
 from tests.holding import wait_until
@@ -113,6 +115,68 @@ def moto() -> Iterator[S3Server]:
         yield S3Server(port=server.get_host_and_port()[1])
     finally:
         server.stop()
+
+
+def postgresql_programs() -> Path | None:
+    """Return the folder of PostgreSQL's programs, which Debian keeps out of the PATH."""
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    path = os.pathsep.join([*map(str, places), *os.get_exec_path()])
+    program = shutil.which("initdb", path=path)
+    return None if program is None else Path(program).parent
+
+
+class PostgreSQL:
+    """A server in a folder of its own, reached by a socket there: no port can collide."""
+
+    def __init__(self, folder: Path, programs: Path, settings: Mapping[str, str]) -> None:
+        self.url = f"postgresql+psycopg://dasktune@/postgres?host={folder}"
+        self._folder, self._programs = folder, programs
+        given = "".join(f" -c {name}={value}" for name, value in settings.items())
+        self._options = f"-F -k {folder} -c listen_addresses={given}"
+        # The server refuses to be root.
+        self._owner: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            self._owner = {"user": "postgres", "group": "postgres", "extra_groups": []}
+            shutil.chown(folder, "postgres", "postgres")
+
+    def make(self) -> None:
+        """Make its files."""
+        self._call(
+            "initdb", "-U", "dasktune", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "-N"
+        )
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        log = str(self._folder / "log")
+        self._call("pg_ctl", "-w", "-l", log, "-o", self._options, "start")
+
+    def crash(self) -> None:
+        """End all its processes at once."""
+        self._call("pg_ctl", "-m", "immediate", "stop")
+
+    def _call(self, program: str, *options: str) -> None:
+        command = [self._programs / program, "-D", self._folder / "data", *options]
+        log = {"stdout": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
+        subprocess.run(command, check=True, cwd=self._folder, timeout=60, **log, **self._owner)
+
+
+@contextmanager
+def postgresql(**settings: str) -> Iterator[PostgreSQL]:
+    """Run a PostgreSQL server with further settings."""
+    programs = postgresql_programs()
+    if programs is None:
+        pytest.fail("a test that needs PostgreSQL must be marked postgresql")
+    folder = Path(tempfile.mkdtemp(prefix="postgresql-"))
+    try:
+        server = PostgreSQL(folder, programs, settings)
+        server.make()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.crash()
+    finally:
+        shutil.rmtree(folder)
 
 
 def missing_programs() -> list[str]:
