@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,12 +17,18 @@ from dasktune._engine.tuner_records import (
     TunerWidened,
     read_record,
 )
+from dasktune._words import listed
 from dasktune.algos.base import Tuner
 from dasktune.errors import StorageError
 from dasktune.graph.kept_speeds import NOTHING_KEPT, KeptMeasurements
 from dasktune.storage.database.database import Batch, Database
 from dasktune.storage.database.schema import EventRow, TrialRow
 from dasktune.types import Direction, Step
+
+logger = logging.getLogger(__name__)
+
+MOST_GAPS = 5
+"""Gaps of an event log that a message names."""
 
 BEGUN = "begun"
 """Kind of the event that a run begins with; it belongs to no tuner."""
@@ -74,6 +81,7 @@ class History:
         """The beginning of each of the study's tuners by its place, in their order."""
         self.next_number = 0
         """Number of the next event."""
+        self._has_warned = False
 
     def read_on(self) -> bool:
         """Read the events that other drivers have added; return whether there are any."""
@@ -138,6 +146,7 @@ class History:
                 widen = wanted if now < wanted else None
                 records = self._last_records(number)
                 return TunerPlace(number=number, tuner=narrow, records=records, widen=widen)
+        self.refuse_gap()  # another tuner may have begun there
         return TunerPlace(number=len(self.begun), tuner=tuner, records=[])
 
     def records_of(self, place: int, after: int = -1) -> Iterator[LoggedRecord]:
@@ -152,7 +161,43 @@ class History:
     def _last_records(self, place: int) -> list[LoggedRecord]:
         """Return the records of a tuner from its last snapshot on."""
         snapshot = self.database.last_tuner_event(self.study_id, SnapshotTaken.kind, place)
-        return list(self.records_of(place, -1 if snapshot is None else snapshot.number - 1))
+        after = -1 if snapshot is None else snapshot.number - 1
+        self.refuse_gap(after)
+        if not self._has_warned and (gaps := self._gaps()):
+            self._has_warned = True
+            logger.warning(
+                "study %s goes on from its last snapshot, but cannot be replayed: %s",
+                *(self.database.name_of(self.study_id), gaps),
+            )
+        return list(self.records_of(place, after))
+
+    def refuse_gap(self, after: int = -1) -> None:
+        """Refuse a log that lacks events above a number: nothing follows from those after a gap.
+
+        Raises
+        ------
+        StorageError
+            If there is a gap.
+        """
+        if gaps := self._gaps(after):
+            raise StorageError(
+                f"study {self.database.name_of(self.study_id)} must have all events of its log: "
+                f"{gaps}. Its results can be read; a study with another name in the same store and "
+                "database goes on from all its stored states"
+            )
+
+    def _gaps(self, after: int = -1) -> str:
+        """Return in words which events above a number are missing; empty if none are."""
+        gaps = self.database.missing_events(self.study_id, after)
+        if not gaps:
+            return ""
+        texts = [f"{low}" if low == high else f"{low} to {high}" for low, high in gaps[:MOST_GAPS]]
+        more = [f"{len(gaps) - MOST_GAPS:,} more gaps"] if len(gaps) > MOST_GAPS else []
+        missing = f"events {listed([*texts, *more])} are missing"
+        if gaps == [(gaps[0][0],) * 2]:
+            missing = f"event {texts[0]} is missing"
+        known = f"up to event {gaps[0][0] - 1}" if gaps[0][0] else "of no event"
+        return f"{missing}, so decisions are known {known}"
 
     def trials(self) -> dict[int, TrialRecord]:
         """Return the study's trials as they are written."""

@@ -245,8 +245,11 @@ class StudyResults:
         ------
         ConfigurationError
             If the study has not run this tuner.
+        StorageError
+            If events of its log are missing.
         """
         place = self._known_place(tuner)
+        self.history.refuse_gap()
         return replay(place.tuner, self.history.records_of(place.number), self.objective)
 
     def models(self, tuner: Tuner) -> list[ModelWeight]:
@@ -259,8 +262,11 @@ class StudyResults:
         ------
         ConfigurationError
             If the study has not run this tuner.
+        StorageError
+            If events of its log are missing.
         """
         place = self._known_place(tuner)
+        self.history.refuse_gap()
         replay(place.tuner, self.history.records_of(place.number), self.objective)
         return place.tuner.model_weights
 

@@ -142,3 +142,50 @@ def test_a_tuner_with_more_trials_is_the_known_one_widened(database: Database) -
 
 def test_study_without_a_value_has_no_best_trial(database: Database) -> None:
     assert History(database, 1).best_trial(Direction.MINIMIZE) is None
+
+
+def with_gap(database: Database, *kinds: str) -> History:
+    """Return the history of a study whose log has these kinds of events; ``-`` is a missing one."""
+    database.create_study("digits", root="r", spec={}, created=0.0)
+    write(database, 0, "tuner", 0, identity=FIRST.identity())
+    for number, kind in enumerate(kinds, 1):
+        if kind != "-":
+            more = SNAPSHOT if kind == "snapshot" else {"capacity": 2}
+            write(database, number, kind, 0, **more)
+    history = History(database, 1)
+    history.read_on()
+    return history
+
+
+SNAPSHOT = {"state": {}, "trials": {}, "capacity": 1}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "gaps"),
+    [
+        ("ask - ask", "event 2 is missing, so decisions are known up to event 1"),
+        ("ask - - ask - ask", "events 2 to 3 and 5 are missing, so decisions are known up to"),
+        ("snapshot ask - ask", "event 3 is missing, so decisions are known up to event 2"),
+        ("- ask " * 7, r"events 1, 3, 5, 7, 9 and 2 more gaps are missing"),
+    ],
+)
+def test_a_tuner_with_a_gap_in_its_log_is_refused(
+    database: Database, kinds: str, gaps: str
+) -> None:
+    history = with_gap(database, *kinds.split())
+    for tuner in (FIRST, SECOND):  # the second one may have begun in the gap
+        with pytest.raises(StorageError, match=f"'digits' must have all events.*{gaps}"):
+            history.place_of(tuner)
+
+
+def test_a_tuner_goes_on_from_a_snapshot_after_a_gap(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    history = with_gap(database, "ask", "-", "snapshot", "ask")
+    with caplog.at_level("WARNING", "dasktune"):
+        places = [history.place_of(FIRST) for _ in range(2)]
+    assert [record.cause.kind for record in places[0].records] == ["snapshot", "ask"]
+    (line,) = [record.message for record in caplog.records]
+    assert "goes on from its last snapshot, but cannot be replayed: event 2 is missing" in line
+    with pytest.raises(StorageError, match="event 2 is missing"):
+        history.refuse_gap()

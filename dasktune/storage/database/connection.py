@@ -130,6 +130,8 @@ class Connections:
         ``sqlite`` or ``postgresql``.
     patience
         Seconds of retrying when a server that has answered before is lost.
+    made
+        Number of connections that were made so far.
 
     Raises
     ------
@@ -150,8 +152,10 @@ class Connections:
         self._lock = threading.Lock()
         self._has_answered = False
         self.patience = DATABASE_SECONDS
+        self.made = 0
         with self.failing():
             self.engine = self._engine(address, timeout, may_write=create)
+            sa.event.listen(self.engine, "connect", self._count)
             if reads_only:
                 sa.event.listen(self.engine, "connect", _READING[self.dialect])
 
@@ -189,6 +193,9 @@ class Connections:
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+
+    def _count(self, connection: object, record: object) -> None:
+        self.made += 1
 
     def _attempt(self, work: Work[Result]) -> Result:
         if self.dialect == "sqlite":

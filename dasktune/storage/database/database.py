@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,8 +22,20 @@ from dasktune._engine.timeouts import SQLITE_SECONDS
 from dasktune.errors import FencedError, StorageError
 from dasktune.storage.database import schema
 from dasktune.storage.database.columns import JsonText, MetricsText, columns_of, to_text
-from dasktune.storage.database.connection import Connections, Mounts, all_mounts, network_kind
+from dasktune.storage.database.connection import (
+    Connections,
+    Mounts,
+    Work,
+    all_mounts,
+    network_kind,
+)
 from dasktune.storage.database.insertions import INSERTS, insertions, write_rows
+from dasktune.storage.database.kept_writes import (
+    KEPT_BYTES,
+    KeptWrites,
+    fenced,
+    last_event,
+)
 from dasktune.storage.database.schema import (
     CheckpointRow,
     EventRow,
@@ -146,6 +158,10 @@ class Database:
         Whether the database itself refuses all changes; needs `create` to be False.
     mounts
         Returns the mounted file systems, to warn of a SQLite file on a network.
+    kept_bytes
+        Bytes of the last writes that are kept, to be written again if the database loses what
+        it has acknowledged. None: 64 MiB for a server, and 0 for SQLite, which can lose
+        them only together with this process.
 
     Raises
     ------
@@ -171,11 +187,17 @@ class Database:
         migrate: bool | None = None,
         reads_only: bool = False,
         mounts: Mounts = all_mounts,
+        kept_bytes: int | None = None,
     ) -> None:
         self._connections = Connections(
             str(url), timeout=timeout, create=create, reads_only=reads_only
         )
         self._insertions = insertions(self._connections.dialect)
+        if kept_bytes is None:
+            kept_bytes = 0 if self._connections.dialect == "sqlite" else KEPT_BYTES
+        self._kept = KeptWrites(self._connections.name, kept_bytes)
+        self._checked = 0
+        """The connection, by its number, for which it is known that nothing is lost."""
         if self._connections.file is not None:
             _warn_of_network(self._connections.file, mounts)
         try:
@@ -222,12 +244,13 @@ class Database:
             return True
 
         try:
-            self._connections.run(work, recover=partial(_find_events, batch.events))
+            self._run(work, recover=partial(_find_events, batch.events), restores=True)
         except StorageError as error:
             # Only an event can conflict: all other rows replace the older row or are dropped.
             if batch.events and isinstance(error.__cause__, sa.exc.IntegrityError):
-                raise FencedError(self._fenced(batch.events[0].study_id)) from None
+                raise FencedError(fenced(self.name_of(batch.events[0].study_id))) from None
             raise
+        self._kept.add(work, batch.events, chain.from_iterable(rows for _, rows in values))
 
     def note(self, study_id: int, payload: Any) -> None:
         """Append a note about a study; allowed also while another process runs the study.
@@ -239,16 +262,23 @@ class Database:
         """
         table = schema.notes
 
+        number: int | None = None
+
         def work(connection: sa.Connection) -> bool:
-            connection.execute(table.insert(), {"study_id": study_id, "payload": payload})
+            nonlocal number
+            insert = table.insert().values(study_id=study_id, payload=payload)
+            number = connection.execute(insert.returning(table.c.number)).scalar()
             return True
 
         def recover(connection: sa.Connection) -> bool | None:
             notes = sa.select(table.c.payload).where(table.c.study_id == study_id)
+            if number is not None:
+                notes = notes.where(table.c.number == number)
             newest = connection.execute(notes.order_by(table.c.number.desc()).limit(1)).scalar()
             return to_text(newest) == to_text(payload) or None
 
-        self._connections.run(work, recover=recover)
+        self._run(work, recover=recover)
+        self._kept.add(lambda connection: recover(connection) or work(connection))
 
     def create_study(self, name: str, *, root: str, spec: Any, created: float) -> StudyRow | None:
         """Add a study and return it, or None if the name is taken.
@@ -275,7 +305,7 @@ class Database:
             added: int | None = connection.execute(sa.select(table.c.id).where(*same)).scalar()
             return added
 
-        identity = self._connections.run(work, recover=recover)
+        identity = self._run(work, recover=recover)
         if identity is None:
             return None
         return StudyRow(id=identity, name=name, root=root, spec=spec, created=created)
@@ -297,7 +327,7 @@ class Database:
             return connection.execute(update.values(name=name)).rowcount == 1
 
         try:
-            return self._connections.run(work)
+            return self._run(work)
         except StorageError as error:
             if isinstance(error.__cause__, sa.exc.IntegrityError):
                 return False  # another process has taken the name just now
@@ -339,7 +369,8 @@ class Database:
             for change in changes:
                 connection.execute(change)
 
-        self._connections.run(work)
+        self._run(work)
+        self._kept.clear()
 
     def write_run(self, row: RunRow) -> None:
         """Write the status of a run.
@@ -382,7 +413,8 @@ class Database:
                 connection.execute(upsert, values)
 
         if upserts:
-            self._connections.run(work)
+            self._run(work)
+            self._kept.add(work)
 
     def _upsert(self, table: sa.Table) -> sa.Executable:
         """Return the statement that writes rows in place of those with the same primary key."""
@@ -399,14 +431,14 @@ class Database:
         """Remove the rows of evicted or corrupt checkpoints."""
         table = schema.checkpoints
         for some in _parts(keys):
-            self._do(table.delete().where(table.c.key.in_(some)))
+            self._do(table.delete().where(table.c.key.in_(some)), keys=some)
 
     def touch_checkpoints(self, keys: Iterable[str], when: float) -> None:
         """Set the time of the last use of checkpoints (epoch seconds), unless it is later."""
         table = schema.checkpoints
         for some in _parts(keys):
             older = table.c.key.in_(some), table.c.used < when
-            self._do(table.update().where(*older).values(used=when))
+            self._do(table.update().where(*older).values(used=when), keys=some)
 
     # ---------------------------------------------------------------------- reading
 
@@ -462,10 +494,26 @@ class Database:
 
     def next_event(self, study_id: int) -> int:
         """Return the number after that of the last event of a study."""
-        table = schema.events
-        query = sa.select(sa.func.max(table.c.number)).where(table.c.study_id == study_id)
-        last = self._ask(query)[0][0]
-        return 0 if last is None else last + 1
+        return self._run(lambda connection: last_event(connection, study_id)) + 1
+
+    def missing_events(self, study_id: int, after: int = -1) -> list[tuple[int, int]]:
+        """Return the first and last numbers of the gaps in an event log, above a number."""
+        number = schema.events.c.number
+        later = (schema.events.c.study_id == study_id, number > after)
+        ends = sa.select(sa.func.max(number), sa.func.count(number)).where(*later)
+        last, count = self._run(lambda connection: connection.execute(ends).one())
+        if last is None or last - after == count:
+            return []
+        before = sa.func.lag(number, 1, after).over(order_by=number).label("before")
+        pairs = sa.select(number, before).where(*later).subquery().c
+        gaps = sa.select(pairs.before, pairs.number).where(pairs.number - pairs.before > 1)
+        rows = self._ask(gaps.order_by(pairs.number))
+        return [(before + 1, number - 1) for before, number in rows]
+
+    def name_of(self, study_id: int) -> str:
+        """Return the name of a study, quoted; its number if it is gone."""
+        rows = self._rows(StudyRow, schema.studies, schema.studies.c.id == study_id)
+        return next((repr(study.name) for study in rows), f"number {study_id}")
 
     def notes(self, study_id: int, after: int = -1) -> Iterator[NoteRow]:
         """Return the notes about a study with a number above `after`, oldest first."""
@@ -507,7 +555,7 @@ class Database:
         table = schema.trials.c
         marks = (table.number, table.state, table.steps, table.finite_value, table.until)
         query = sa.select(*marks).where(table.study_id == study_id).order_by(table.number)
-        return self._connections.run(partial(_tuples, query))
+        return self._run(partial(_tuples, query))
 
     def some_trials(self, study_id: int, numbers: Iterable[int]) -> Iterator[TrialRow]:
         """Return the trials of these numbers."""
@@ -618,7 +666,7 @@ class Database:
         texts = sa.type_coerce(table.c["values"], sa.Text)
         rows = sa.select(table.c.key, table.c.step, texts, order).where(is_below)
         query = rows.order_by(order).limit(_PAGE)
-        while page := self._connections.run(partial(_tuples, query)):
+        while page := self._run(partial(_tuples, query)):
             keys, steps, values, places = zip(*page, strict=True)
             yield from zip(keys, steps, MetricsText().values_of(values), strict=True)
             query = rows.where(order > places[-1]).order_by(order).limit(_PAGE)
@@ -629,7 +677,7 @@ class Database:
         texts = sa.type_coerce(table["values"], sa.Text)
         for some in _parts(keys):
             query = sa.select(table.key, texts).where(table.key.in_(some))
-            if rows := self._connections.run(partial(_tuples, query)):
+            if rows := self._run(partial(_tuples, query)):
                 known, values = zip(*rows, strict=True)
                 yield from zip(known, MetricsText().values_of(values), strict=True)
 
@@ -711,22 +759,13 @@ class Database:
         is_newer = (table.study_id == study_id, table.ended > after)
         trials = sa.type_coerce(table.trials, sa.Text)
         query = sa.select(trials, table.ended).where(*is_newer)
-        rows = self._connections.run(partial(_tuples, query))
+        rows = self._run(partial(_tuples, query))
         texts = (text for text, _ in rows)
         return zip(JsonText().values_of(texts), (ended for _, ended in rows), strict=True)
 
     def close(self) -> None:
         """Close all connections; all writes are durable already."""
         self._connections.close()
-
-    def _fenced(self, study_id: int) -> str:
-        """Return the message for a driver that another driver has replaced."""
-        rows = self._rows(StudyRow, schema.studies, schema.studies.c.id == study_id)
-        name = next((repr(study.name) for study in rows), f"number {study_id}")
-        return (
-            f"study {name}: another process is running this study; what that one decided stands. "
-            "Run this again when it has ended: it goes on from there"
-        )
 
     # ------------------------------------------------------------------------ pages
 
@@ -767,13 +806,38 @@ class Database:
         return next((kind(**row._mapping) for row in self._ask(query.limit(1))), None)
 
     def _ask(self, query: sa.Select[Any]) -> Sequence[Any]:
-        return self._connections.run(lambda connection: connection.execute(query).all())
+        return self._run(lambda connection: connection.execute(query).all())
 
-    def _do(self, change: sa.Delete | sa.Update | sa.Insert) -> None:
+    def _do(self, change: sa.Delete | sa.Update | sa.Insert, keys: Sequence[str] = ()) -> None:
+        """Make a change; one to the checkpoints of keys is kept."""
+
         def work(connection: sa.Connection) -> None:
             connection.execute(change)
 
-        self._connections.run(work)
+        self._run(work)
+        if keys:
+            self._kept.add(work, rows=[keys])
+
+    def _run(
+        self, work: Work[Row], *, recover: Work[Row | None] | None = None, restores: bool = False
+    ) -> Row:
+        """Do work in one transaction, after what was lost is written again.
+
+        A loss is looked for on each new connection, and in any case before work that `restores`:
+        a proxy may keep its connection to this process, and lose that to the server.
+        """
+        made = self._checked
+
+        def checked(connection: sa.Connection) -> Row:
+            nonlocal made
+            made = self._connections.made
+            if made != self._checked or restores:
+                self._kept.restore(connection, is_new=made != self._checked)
+            return work(connection)
+
+        result = self._connections.run(checked, recover=recover)
+        self._checked = made
+        return result
 
 
 def _find_events(events: Sequence[EventRow], connection: sa.Connection) -> bool | None:
