@@ -45,6 +45,7 @@ from dasktune.graph.policies.paused_workers import PausedWorkers
 from dasktune.graph.policies.several_workers import SeveralWorkers
 from dasktune.graph.policies.shared_devices import SharedDevices
 from dasktune.graph.policy import Policy
+from dasktune.storage.database.kept_writes import KeptWrites
 from dasktune.storage.leases import HeldLeases, Lease
 from tests.torture.parts import Parts
 
@@ -327,6 +328,20 @@ class ForgetsDeparted(Leasing):
         _replace(self._others, _remember=lambda ended: None)
 
 
+class RestoresNoWrites(KeptWrites):
+    """Goes on after the database has lost what it had acknowledged."""
+
+    def restore(self, connection: Any, *, is_new: bool) -> None:
+        return
+
+
+class RestoresNoTail(KeptWrites):
+    """Writes only lost events again, not the rows that were written after the last event."""
+
+    def restore(self, connection: Any, *, is_new: bool) -> None:
+        super().restore(connection, is_new=False)
+
+
 class BelievesOmitted(Dispatcher):
     """Takes a state that is not stored for one that is."""
 
@@ -499,6 +514,8 @@ BUGS: dict[str, Parts] = {
         Parts(bug="own-steps-counted-only", sharing=CountsOwnStepsOnly),
         Parts(bug="missed-states-awaited", sharing=AwaitsMissedStates),
         Parts(bug="departed-leases-forgotten", leasing=ForgetsDeparted),
+        Parts(bug="no-lost-writes-restored", kept=RestoresNoWrites),
+        Parts(bug="no-last-rows-restored", kept=RestoresNoTail),
         Parts(bug="omitted-states-believed", dispatcher=BelievesOmitted),
         Parts(bug="needs-ignored", dispatcher=IgnoresNeeds),
         Parts(bug="lost-offers-counted", dispatcher=CountsLostOffers),

@@ -82,13 +82,14 @@ class Driver:
         self._together: dict[str, int] = {}
         """The number of workers that train each stage together."""
         self._lent: frozenset[str] | None = None
+        self.database = self.world.database_of_driver()
         self._open()
 
     def _open(self) -> None:
         study, world = self.study, self.world
-        self._history = world.parts.history(world.database, study.id)
+        self._history = world.parts.history(self.database, study.id)
         self._history.read_on()
-        known_states = world.parts.known_states.open(world.database, world.store.checkpoints, ROOT)
+        known_states = world.parts.known_states.open(self.database, world.store.checkpoints, ROOT)
 
         def fill(node: Node) -> None:
             known_states.read(dispatcher.plan.root_key_of(node))
@@ -179,7 +180,7 @@ class Driver:
         world = self.world
         return world.parts.evictor(
             SharedStore(world.store, self._note_removal),
-            world.database,
+            self.database,
             Retention(budget=world.budget, keep=Keep(best=1)),
             view=self.engine.view,
             trials=self.engine.trials,
@@ -398,7 +399,7 @@ class Driver:
 
     def _check_metrics_of(self, event: Evicted) -> None:
         """Check that the metrics of an evicted state are durable: they were in its commit, too."""
-        node, database = event.node, self.world.database
+        node, database = event.node, self.database
         rows = database.known_metrics(self.engine.view.plan.root_key_of(node))
         there = event.step not in node.metrics or node.key_at(event.step) in {
             key for key, _, _ in rows
@@ -422,7 +423,7 @@ class Driver:
         """Note what has become durable: the database is asked. Return the number of events."""
         if not self._untold:
             return self._events
-        there = self.world.database.next_event(self.study.id)
+        there = self.database.next_event(self.study.id)
         told = len(self._untold) - (self._events - there)
         self.study.told.take(self._untold[:told])
         del self._untold[:told]

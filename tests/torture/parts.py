@@ -14,6 +14,7 @@ from dasktune._driver.reuse import KnownStates
 from dasktune._driver.shared_stages import SharedStages
 from dasktune._engine.engine import Engine
 from dasktune.graph.dispatch import Dispatcher
+from dasktune.storage.database.kept_writes import KeptWrites
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Parts:
     evictor: type[Evictor] = Evictor
     leasing: type[Leasing] = Leasing
     sharing: type[SharedStages] = SharedStages
+    kept: type[KeptWrites] = KeptWrites
 
 
 PARTS = Parts()

@@ -45,6 +45,8 @@ class Torture:
         self._trainer = Trainer(scenario)
         self.world = World(scenario.parts)
         self.world.evicts = "evict" in scenario.faults
+        self.world.forgets = "forget" in scenario.faults
+        self._copies = random.Random(scenario.seed + 6)
         if "shared" in scenario.plan.fleet.features:
             self.world.shares = StudyShares()
             for place in range(len(scenario.plan.fleet.machines)):
@@ -89,11 +91,13 @@ class Torture:
             elif site.plan.name not in self._ended:
                 self._ended.add(site.plan.name)
                 site.end(frozenset(self.faults))
+                self.world.keep_rows()
         return there
 
     def _arrive(self, plan: Plan) -> None:
         """Start the first driver of a study."""
         self.sites.append(Site(self.world, plan, self._trainer, self._rng, self._luck))
+        self.world.keep_rows()
 
     def _is_due(self, *names: str) -> bool:
         """Whether one of these faults may happen now."""
@@ -107,6 +111,8 @@ class Torture:
         there = self._open
         for site in there:
             site.go_on_with_leases()
+        if self.world.forgets and self._copies.random() < 0.1:
+            self.world.keep_rows()
         if self._is_due(*self._may) and self._luck.random() < FAULT_SHARE:
             fault = self._may[int(self._luck.random() * len(self._may))]
             if fault not in ("lease", "vanish") or (fault == "lease") == (len(self.sites) == 1):
@@ -162,7 +168,7 @@ class Torture:
         for site in self.sites:
             site.check_end(faults)
         # Nobody hears how far a worker has come that is killed by its step.
-        if faults.issubset(SHARED) and "poison" not in self.scenario.faults:
+        if faults.issubset((*SHARED, "forget")) and "poison" not in self.scenario.faults:
             self._check_counts()
 
     def _check_counts(self) -> None:
@@ -191,10 +197,15 @@ class Torture:
                 self._may += [name for name in self._may if name == "vanish"] * 8
             case "vanish":
                 self.sites[1].vanish()
+                self.world.keep_rows()
             case "clock":
                 self._pass_time((100.0, -50.0, 1e6)[int(self._luck.random() * 3)])
             case "lose":
                 self._lose()
+            case "forget":
+                self.world.lose_rows()
+                for site in self._open:
+                    site.driver.database.next_event(site.study.id)
             case _:
                 there = self._open
                 if there:

@@ -55,6 +55,7 @@ FAULTS = {
     "suspend": "a driver does nothing for a while: its leases may end",
     "save": "a worker saves where nobody asked it to",
     "break": "whatever a worker trains raises from now on, while others are well",
+    "forget": "the database loses its last transactions, though it has acknowledged them",
     "full": "Dask pauses a worker, whose memory is nearly full, or lets it go on",
 }
 """What may go wrong."""
@@ -234,11 +235,14 @@ class Scenario:
         number = rng.randrange(len(SPACES))
         report_every, most = rng.choice((1, 1, 2)), rng.choice((0, 2, 4, 8, 12))
         share = rng.choice((0.1, 0.5, 0.5))
-        faults = tuple(name for name in FAULTS if name != "full" and rng.random() < share)
+        drawn = (name for name in FAULTS if name not in ("forget", "full"))
+        faults = tuple(name for name in drawn if rng.random() < share)
         if rng.random() < 0.25:
             faults, most = tuple(name for name in SHARED if rng.random() < 0.9), most + 2
         if more.random() < 0.5:
             faults += ("full",)
+        if random.Random(seed + 5).random() < 0.25:
+            faults += ("forget",)
         if "shared" in features and "lease" not in faults:
             faults, most = (*faults, "lease"), most + 2
         first = _plan("first", SPACES[number], rng, report_every, most, features, more)

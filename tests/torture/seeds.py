@@ -16,12 +16,13 @@ from tests.torture.run import Torture
 from tests.torture.scenario import Scenario
 
 QUIET = (
-    "driver.attempts",
-    "driver.recorder",
-    "driver.leases",
-    "driver.look_ups",
-    "driver.shared_stages",
-    "driver.retention.evict",
+    "_driver.attempts",
+    "_driver.recorder",
+    "_driver.leases",
+    "_driver.look_ups",
+    "_driver.shared_stages",
+    "_driver.retention.evict",
+    "storage.database.kept_writes",
 )
 """Parts that log injected faults."""
 

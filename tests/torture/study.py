@@ -5,10 +5,14 @@ What a driver has not written when it is killed, the next one does not find.
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
+
+import sqlalchemy as sa
 
 from dasktune._driver.history import History
 from dasktune._engine.tuner_records import LoggedRecord
@@ -29,6 +33,9 @@ from tests.torture.world import Store
 
 OBJECTIVE = Objective.single("loss", "minimize")
 
+KEPT_BYTES = 2**20
+"""Bytes of the writes that a driver keeps in case they are lost."""
+
 BEGAN = 1e9
 """Epoch seconds at which a simulation begins."""
 
@@ -47,6 +54,12 @@ def empty_database() -> Database:
     return database
 
 
+def _sqlite(connection: sa.Connection) -> sqlite3.Connection:
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)
+    return raw
+
+
 @dataclass(slots=True)
 class World:
     """The parts that the drivers of all studies share.
@@ -59,6 +72,8 @@ class World:
         Bytes that the store may have.
     evicts
         Whether drivers keep the store under its budget.
+    forgets
+        Whether the database may lose rows that it has acknowledged.
     trained
         How often each step was trained, by the state that it makes.
     shares
@@ -81,15 +96,35 @@ class World:
     epoch: float = BEGAN
     budget: int = MOST_BYTES
     evicts: bool = False
+    forgets: bool = False
     shares: StudyShares | None = None
     sharing: set[str] = field(default_factory=set)
     seconds: float = 0.0
     books: list[Books] = field(default_factory=list)
     story: list[str | tuple[str, object]] = field(default_factory=list)
     _number: int = 0
+    _rows: bytes = b""
 
     def __post_init__(self) -> None:
         self.store = Store(MemoryFiles(lambda: self.epoch))
+
+    def database_of_driver(self) -> Database:
+        """Return the database as a new driver has it, on the one connection of all."""
+        database = copy(self.database)
+        database.kept = self.parts.kept("torture", KEPT_BYTES if self.forgets else 0)
+        return database
+
+    def keep_rows(self) -> None:
+        """Keep a copy of all rows, which `lose_rows` restores."""
+        if self.forgets:
+            with self.database.connections.engine.connect() as connection:
+                self._rows = _sqlite(connection).serialize()
+
+    def lose_rows(self) -> None:
+        """Lose all rows that were written after the copy, and the connections of all drivers."""
+        with self.database.connections.engine.connect() as connection:
+            _sqlite(connection).deserialize(self._rows)
+        self.database.connections.made += 1
 
     def next_number(self) -> int:
         """Return a number that was not returned before."""

@@ -195,7 +195,8 @@ class Database:
         self._insertions = insertions(self._connections.dialect)
         if kept_bytes is None:
             kept_bytes = 0 if self._connections.dialect == "sqlite" else KEPT_BYTES
-        self._kept = KeptWrites(self._connections.name, kept_bytes)
+        self.kept = KeptWrites(self._connections.name, kept_bytes)
+        """The last writes, for the case that the database loses them."""
         self._checked = 0
         """The connection, by its number, for which it is known that nothing is lost."""
         if self._connections.file is not None:
@@ -250,7 +251,7 @@ class Database:
             if batch.events and isinstance(error.__cause__, sa.exc.IntegrityError):
                 raise FencedError(fenced(self.name_of(batch.events[0].study_id))) from None
             raise
-        self._kept.add(work, batch.events, chain.from_iterable(rows for _, rows in values))
+        self.kept.add(work, batch.events, chain.from_iterable(rows for _, rows in values))
 
     def note(self, study_id: int, payload: Any) -> None:
         """Append a note about a study; allowed also while another process runs the study.
@@ -278,7 +279,7 @@ class Database:
             return to_text(newest) == to_text(payload) or None
 
         self._run(work, recover=recover)
-        self._kept.add(lambda connection: recover(connection) or work(connection))
+        self.kept.add(lambda connection: recover(connection) or work(connection))
 
     def create_study(self, name: str, *, root: str, spec: Any, created: float) -> StudyRow | None:
         """Add a study and return it, or None if the name is taken.
@@ -370,7 +371,7 @@ class Database:
                 connection.execute(change)
 
         self._run(work)
-        self._kept.clear()
+        self.kept.clear()
 
     def write_run(self, row: RunRow) -> None:
         """Write the status of a run.
@@ -414,7 +415,7 @@ class Database:
 
         if upserts:
             self._run(work)
-            self._kept.add(work)
+            self.kept.add(work)
 
     def _upsert(self, table: sa.Table) -> sa.Executable:
         """Return the statement that writes rows in place of those with the same primary key."""
@@ -816,7 +817,7 @@ class Database:
 
         self._run(work)
         if keys:
-            self._kept.add(work, rows=[keys])
+            self.kept.add(work, rows=[keys])
 
     def _run(
         self, work: Work[Row], *, recover: Work[Row | None] | None = None, restores: bool = False
@@ -832,7 +833,7 @@ class Database:
             nonlocal made
             made = self._connections.made
             if made != self._checked or restores:
-                self._kept.restore(connection, is_new=made != self._checked)
+                self.kept.restore(connection, is_new=made != self._checked)
             return work(connection)
 
         result = self._connections.run(checked, recover=recover)
