@@ -18,6 +18,7 @@ from dasktune._engine.scaling import Scale
 from dasktune._results.keep import DEFAULT, note_keep
 from dasktune._results.rules import other_rule
 from dasktune._study.config import StudyConfig, direction_needed
+from dasktune._study.emptied_store import missing_states, whole
 from dasktune._study.folder import runs_study_file, study_folder
 from dasktune._study.from_optuna import OF_STUDY, explained
 from dasktune._study.study import Study, UnopenedStudy
@@ -26,7 +27,7 @@ from dasktune.graph.audits import SHARE
 from dasktune.graph.keys import root_key
 from dasktune.mirror import Logger
 from dasktune.needs import GivenNeeds, NeedsFunction
-from dasktune.storage.checkpoints import CheckpointStore
+from dasktune.storage.checkpoints import CHECK_PATIENCE, CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.layout import MARKER
@@ -219,13 +220,20 @@ def open_study(
         If the store or the database cannot be written.
     """
     spec = config.spec()
-    store, whole = CheckpointStore(config.store_url), _whole(config.store_url)
-    is_surprising = config.folder is None and whole != config.store_url
-    if is_surprising and not Path(whole, MARKER).exists():
-        logger.warning("study %s: new store in %s", config.name, whole)
-    spec |= {"store": store.check(), "storage": whole}
+    store, place = CheckpointStore(config.store_url), whole(config.store_url)
+    if config.folder is None and place != config.store_url and not Path(place, MARKER).exists():
+        logger.warning("study %s: new store in %s", config.name, place)
+    # A store may be missing of which a database lists the states: then none is made in its place.
+    is_new = _has_database(config) and not _is_store(config.store_url)
+    name = "" if is_new else store.check()
     database = open_database(config.database_url)
     try:
+        row = database.study(config.name)
+        if row is not None and is_new:
+            refuse(_store_problems(config.name, row.spec, {"store": "", "storage": place}))
+        if row is None or row.spec.get("store") != name:
+            refuse(missing_states(store, database, name))
+        spec |= {"store": name or store.check(), "storage": place}
         if config.recall_files(Verdicts(database, store.files)):
             spec |= config.spec()
         config = _version(config, spec, database)
@@ -235,6 +243,18 @@ def open_study(
         raise
     note_keep(database, row.id, Keep.parse(config.keep))
     return Study(config, row=row, database=database, store=store)
+
+
+def _has_database(config: StudyConfig) -> bool:
+    return "://" in config.database_url or Path(config.database_url).exists()
+
+
+def _is_store(url: str) -> bool:
+    """Return whether there is a store; what cannot be read is left to the check of the store."""
+    try:
+        return CheckpointStore(url, CHECK_PATIENCE).name_if_any() is not None
+    except StorageError:
+        return True
 
 
 _OPENER: ContextVar[Opener] = ContextVar("opener", default=open_study)
@@ -409,11 +429,6 @@ def _store_problems(name: str, before: Mapping[str, Any], now: Mapping[str, Any]
             f"study {name!r} must have the store that it was created with, {known}, got "
             f"{now['storage']}; another store needs another name"
         )
-
-
-def _whole(url: str) -> str:
-    """Return the URL or the absolute path of a store."""
-    return url if "://" in url else str(Path(url).expanduser().absolute())
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any], field: str) -> str:

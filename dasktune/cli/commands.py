@@ -278,6 +278,10 @@ def gc(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would go or stay, and why.")
     ] = False,
+    emptied: Annotated[
+        bool,
+        typer.Option("--emptied", help="Only forget what was removed from the store by hand."),
+    ] = False,
     stores: StoreFlags,
     as_json: AsJson = False,
 ) -> None:
@@ -286,9 +290,12 @@ def gc(
     Dead uploads, commits without data and leases that ended long ago go in any case. It may
     run while studies do. Exit code 1 if the store is over the budget still.
     """
-    from dasktune.cli.gc import collect, request_of
+    from dasktune.cli.gc import collect, forget, request_of
 
     places = stores.places(target)
+    if emptied:
+        typer.echo(forget(places))
+        return
     request = request_of(places, budget=budget, keep=keep, grace=grace, removes=not dry_run)
     collected = collect(request)
     _print(collected, as_json=as_json)

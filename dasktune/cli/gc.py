@@ -17,6 +17,8 @@ from dasktune._engine.timeouts import STALE_SECONDS
 from dasktune._engine.trials import TrialRecord
 from dasktune._results.keep import keep_of, kept_keys
 from dasktune._results.rows import alone_key_of, objective_of, register, seeded_roots_of
+from dasktune._study.emptied_store import forget_missing_states
+from dasktune._words import counted
 from dasktune.cli.ls import Places
 from dasktune.errors import ConfigurationError, StorageError, refuse
 from dasktune.graph.attempts import DispatchOptions
@@ -231,6 +233,18 @@ def collect(request: Request, now: float | None = None) -> Collected:
         if database is not None:
             database.close()
     return Collected(request=request, choices=tuple(choices), failures=tuple(failures))
+
+
+def forget(places: Places) -> str:
+    """Forget the listed checkpoints that a store lacks; return in words how many these are."""
+    if places.database is None:
+        raise ConfigurationError("--emptied needs the database that lists the checkpoints")
+    database = Database(places.database, create=False)
+    try:
+        count = forget_missing_states(CheckpointStore(places.store), database)
+    finally:
+        database.close()
+    return f"{redacted(places.store)}: {counted(count, 'checkpoint')} forgotten"
 
 
 def _time_of(store: CheckpointStore, request: Request) -> float:

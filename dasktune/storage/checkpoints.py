@@ -236,11 +236,22 @@ class CheckpointStore:
         StorageError
             If there is no store, it cannot be read, or a later version of dasktune made it.
         """
+        name = self.name_if_any()
+        if name is None:
+            raise StorageError(f"there is no store at {self.url}: it has no {layout.MARKER}")
+        return name
+
+    def name_if_any(self) -> str | None:
+        """Return the store's name if there is a store, else None; this only reads.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be read, or a later version of dasktune made it.
+        """
         with self._failing("read from"):
             content = self._files.read("", [layout.MARKER])[0]
-        if content is None:
-            raise StorageError(f"there is no store at {self.url}: it has no {layout.MARKER}")
-        return _name_in(self.url, content.tobytes())
+        return None if content is None else _name_in(self.url, content.tobytes())
 
     def save(
         self,

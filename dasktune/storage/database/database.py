@@ -736,6 +736,13 @@ class Database:
         for some in _parts(attempts):
             yield from self._rows(LogRow, schema.logs, schema.logs.c.attempt.in_(some))
 
+    def listed_checkpoints(self, study_ids: Iterable[int], most: int | None = None) -> list[str]:
+        """Return the keys of the checkpoints that these studies wrote, the newest first."""
+        table = schema.checkpoints.c
+        wrote = table.study_id.in_([*study_ids])
+        query = sa.select(table.key).where(wrote).order_by(table.created.desc(), table.key)
+        return [key for (key,) in self._ask(query.limit(most))]
+
     def storage_rows(self) -> Iterator[CheckpointRow]:
         """Return the checkpoints below all roots, by key."""
         return self._rows(CheckpointRow, schema.checkpoints)
