@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice, product
-from numbers import Real
 from typing import Any
 
+from dasktune._numbers import real_of
 from dasktune.errors import ConfigurationError, plain, refuse, shown
 
 TAGS = "tags"
@@ -310,12 +310,7 @@ def _are_tags(name: object, value: object) -> bool:
 
 
 def _is_amount(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, Real):  # also numbers of NumPy
-        return False
-    try:
-        return 0 < float(value) < math.inf
-    except OverflowError:  # an int that is larger than any float
-        return False
+    return 0 < real_of(value) < math.inf
 
 
 def _mappings(given: Any) -> Iterable[Mapping[str, Any]]:
@@ -328,7 +323,7 @@ def _need_of(given: Mapping[str, Any]) -> Need:
     """Return one alternative, which was checked."""
     tags = given.get(TAGS, ()) if _are_tags(TAGS, given.get(TAGS)) else ()
     words = [tags] if isinstance(tags, str) else tags
-    amounts = {name: float(value) for name, value in given.items() if not _are_tags(name, value)}
+    amounts = {name: real_of(value) for name, value in given.items() if not _are_tags(name, value)}
     return Need(
         amounts=tuple(sorted(amounts.items())), tags=frozenset(tag.strip().lower() for tag in words)
     )

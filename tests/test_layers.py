@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
         ("_lazy", "packages whose names are imported on first use"),
         ("errors", "one error class for each reaction of the caller"),
         ("_words", "words of messages: amounts with their nouns, and lists"),
+        ("_numbers", "the numbers that users give, of Python, NumPy and torch"),
         ("needs", "what a stage asks of its worker, and what workers have"),
         ("types", "the nouns that all parts share: steps, reports, decisions, objectives"),
     ),

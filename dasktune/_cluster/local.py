@@ -14,6 +14,7 @@ import distributed.utils
 from distributed import Client, LocalCluster, Nanny
 
 from dasktune._cluster import fork_server
+from dasktune._numbers import whole_of
 from dasktune._worker.gpus import VISIBLE, shared_out, sharing_problems, visible_gpus
 from dasktune._worker.shared_device import SHARED_DEVICE
 from dasktune.errors import ClusterError, ConfigurationError, refuse
@@ -79,7 +80,7 @@ def local_client(
     ClusterError
         If the processes cannot be started.
     """
-    if workers is not None and (type(workers) is not int or workers < 1):
+    if workers is not None and whole_of(workers) is None:
         raise ConfigurationError(f"workers must be an int >= 1, got {workers!r}")
     refuse(sharing_problems(trials_per_gpu, gpus_per_worker))
     count, keywords = workers or available_cores(), dict[str, Any]()

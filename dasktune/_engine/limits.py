@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from dasktune._engine.alike import AlikeFailures
 from dasktune._engine.timeouts import WAITS
-from dasktune.errors import refuse
+from dasktune._numbers import make_plain, real_of
+from dasktune.errors import refuse, shown
 from dasktune.types import Metrics, Objective
 
 ALIKE_FAILURES = 10
@@ -77,20 +78,16 @@ class Limits:
     alike_failures: int | None = ALIKE_FAILURES
 
     def __post_init__(self) -> None:
-        amounts = {
-            "seconds": self.seconds,
-            "worker_seconds": self.worker_seconds,
-            "steps": self.steps,
-            "alike_failures": self.alike_failures,
-        }
-        problems = [
-            f"Limits: {name} must be a number > 0, got {value!r}"
-            for name, value in amounts.items()
-            if value is not None and not (_is_number(value) and value > 0)
-        ]
-        if self.target is not None and not (_is_number(self.target) and math.isfinite(self.target)):
-            problems.append(f"Limits: target must be a finite number, got {self.target!r}")
+        problems = []
+        for limit in fields(self):
+            name, given = limit.name, getattr(self, limit.name)
+            is_target, number = name == "target", real_of(given)
+            if given is None or (math.isfinite(number) if is_target else number > 0):
+                continue
+            wanted = "finite number" if is_target else "number > 0"
+            problems.append(f"Limits: {name} must be a {wanted}, got {shown(given)}")
         refuse(problems)
+        make_plain(self, *(limit.name for limit in fields(self)))
 
     def reached(self, used: Used, objective: Objective) -> str | None:
         """Return the limit that was reached, in words, or None."""
@@ -180,7 +177,3 @@ class Meter:
             best_loss=min(before.best_loss, now.best_loss),
         )
         return self._limits.reached(used, self._objective)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dasktune._engine.session import Session
 from dasktune._engine.trials import TrialRecord
+from dasktune._numbers import make_plain, real_of, whole_of
 from dasktune.errors import refuse, shown
 from dasktune.graph.devices import Periods, devices_at, with_change, with_devices, with_part
 from dasktune.graph.dispatch import Dispatcher
@@ -75,13 +76,13 @@ class Scale:
     def __post_init__(self) -> None:
         """Refuse all problems at once."""
         problems = []
-        if type(self.max) is not int or self.max < 1:
+        make_plain(self, "max", "efficiency")
+        if whole_of(self.max) is None:
             problems.append(f"Scale.max must be an int >= 1, got {shown(self.max)}")
-        share = self.efficiency
-        is_number = isinstance(share, int | float) and not isinstance(share, bool)
-        if not (is_number and 0 < share <= 1):
+        if not 0 < real_of(self.efficiency) <= 1:
             problems.append(
-                f"Scale.efficiency must be a number above 0 and up to 1, got {shown(share)}"
+                "Scale.efficiency must be a number above 0 and up to 1, got "
+                f"{shown(self.efficiency)}"
             )
         refuse(problems)
 

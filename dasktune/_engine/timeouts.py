@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
+from dasktune._numbers import make_plain, real_of
 from dasktune.errors import refuse
 
 # ------------------------------------------------------------------------- the driver's loop
@@ -415,12 +416,7 @@ class Timeouts:
             f"Timeouts: {timeout.name} must be a number of seconds > 0, got {value!r}"
             for timeout in fields(self)
             if timeout.name != "waits"
-            and not _is_duration(value := getattr(self, timeout.name))
+            and not 0 < real_of(value := getattr(self, timeout.name)) < math.inf
             and not (timeout.name == "step_seconds" and value is None)
         )
-
-
-def _is_duration(value: object) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return math.isfinite(value) and value > 0
+        make_plain(self, *(timeout.name for timeout in fields(self)))

@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Any
 
 from dasktune._engine.trials import TrialRecord
+from dasktune._numbers import real_of, whole_of
 from dasktune.algos.curves import Curve, Prediction, Predictor, predictor_of
 from dasktune.algos.curves.curve import MOST_OTHERS, future_steps
 from dasktune.algos.curves.observed import ObservedCurves, rates_of
 from dasktune.algos.pop.allocation import Chances
 from dasktune.algos.stopping import beyond_bounds
-from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.errors import ConfigurationError, refuse, shown, unknown
 from dasktune.graph.plan import SearchPlan
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, Register, Sequences, Step
@@ -170,11 +171,10 @@ class TrialPrediction:
         return turned(value, self.direction)
 
     def _score(self, target: float) -> float:
-        if isinstance(target, bool) or not isinstance(target, int | float):
-            raise ConfigurationError(f"target must be a number, got {target!r}")
-        if not math.isfinite(target):
-            raise ConfigurationError(f"target must be finite, got {target!r}")
-        return self._turned(target)
+        number = real_of(target)
+        if not math.isfinite(number):
+            raise ConfigurationError(f"target must be a finite number, got {shown(target)}")
+        return self._turned(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -431,9 +431,9 @@ def seconds_of_steps(stages: Iterable[StageRow], trial: int) -> float | None:
 def _steps_asked(steps: Step | Iterable[Step] | None) -> tuple[Step, ...] | None:
     if steps is None:
         return None
-    asked: tuple[Any, ...] = tuple(steps) if isinstance(steps, Iterable) else (steps,)
-    whole = all(type(step) is int for step in asked)
-    if not asked or not whole or any(a >= b for a, b in zip((0, *asked), asked, strict=False)):
+    given = tuple(steps) if isinstance(steps, Iterable) else (steps,)
+    asked = tuple(whole for step in given if (whole := whole_of(step)) is not None)
+    if not asked or len(asked) < len(given) or any(a >= b for a, b in pairwise(asked)):
         raise ConfigurationError(f"steps must be ascending whole numbers >= 1, got {steps!r}")
     return asked
 
@@ -441,6 +441,6 @@ def _steps_asked(steps: Step | Iterable[Step] | None) -> tuple[Step, ...] | None
 def _bounds_problems(bounds: Any) -> Iterator[str]:
     fits = isinstance(bounds, tuple | list) and len(bounds) == 2
     given: list[Any] = [bound for bound in bounds if bound is not None] if fits else [None]
-    numbers = all(type(bound) in (int, float) and not math.isnan(bound) for bound in given)
+    numbers = not any(math.isnan(real_of(bound)) for bound in given)
     if not numbers or (len(given) == 2 and not given[0] < given[1]):
         yield f"bounds must be (lowest, highest) with lowest < highest, got {bounds!r}"

@@ -13,6 +13,7 @@ from dasktune._driver.predictions import answer_or_none
 from dasktune._driver.refused_resumes import AloneRule
 from dasktune._driver.run import begin_tuner
 from dasktune._engine.outcome import Outcome, RunAssessment, RunPrediction
+from dasktune._numbers import measured
 from dasktune._study.beginning import engine_of, inputs_in, place_in
 from dasktune._study.from_optuna import tuner_problem
 from dasktune._study.parts import StudyParts
@@ -126,8 +127,8 @@ class AskTell:
                 f"study {self._parts.name!r} trains with {trainer.__qualname__}; ask and tell "
                 "are for studies without a trainer: create_study(None, ...)"
             )
-        if not isinstance(tuner, Tuner):
-            raise ConfigurationError(tuner_problem(tuner))
+        if (problem := tuner_problem(tuner)) is not None:
+            raise ConfigurationError(problem)
 
 
 class OwnLoop:
@@ -219,14 +220,14 @@ class OwnLoop:
         names = self._engine.objective.metrics
         try:
             if isinstance(values, Mapping):
-                metrics = {str(name): float(value) for name, value in values.items()}
-            elif isinstance(values, list | tuple):
-                metrics = dict(zip(names, map(float, values), strict=True))
+                given = {str(name): measured(value) for name, value in values.items()}
             else:
-                metrics = dict(zip(names, [float(values)], strict=True))  # type: ignore[arg-type]
-        except (OverflowError, TypeError, ValueError):
-            metrics = {}
-        if isinstance(values, str) or not set(names) <= metrics.keys():
+                listed = values if isinstance(values, list | tuple) else [values]
+                given = dict(zip(names, map(measured, listed), strict=True))
+        except ValueError:
+            given = {}
+        metrics = {name: value for name, value in given.items() if value is not None}
+        if not set(names) <= metrics.keys() or len(metrics) < len(given):
             raise ConfigurationError(
                 f"values must be those of {', '.join(names)}, by name or in this order, as "
                 f"numbers that fit into a float, got {shown(values)}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from dasktune._driver.numerics import PORTABLE
 from dasktune._engine.scaling import Scale, one_device_text
+from dasktune._numbers import make_plain, whole_of
 from dasktune._results.keep import DEFAULT
 from dasktune._study.folder import from_folder
 from dasktune.errors import ConfigurationError, name_problems, refuse, shown, unknown
@@ -28,11 +29,9 @@ from dasktune.trainer.base import LOGGERS, divides, division_problem, problems_o
 from dasktune.trainer.check_resume.verdict import with_known_files
 from dasktune.trainer.environment import environment
 from dasktune.trainer.fingerprint.fingerprint import RULE, Fingerprint, TakenFingerprint, taken
+from dasktune.trainer.given_config import plain_config
 from dasktune.trainer.metrics import metric_names
 from dasktune.types import Direction, Value
-
-MOST_NESTED = 100
-"""How deep mappings and lists in a trainer's config may be nested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +83,7 @@ class StudyConfig:
             object.__setattr__(self, "metric", _as_list(self.metric))
         if not isinstance(self.direction, str | Direction | None):
             object.__setattr__(self, "direction", _as_list(self.direction))
+        make_plain(self, "seed", "report_every", "checkpoint_every", "budget", "audit", "weight")
         object.__setattr__(self, "depends_on", tuple(self.depends_on))
         if isinstance(self.loggers, Iterable):
             brought = getattr(self.trainer, LOGGERS, ())
@@ -272,12 +272,12 @@ class StudyConfig:
 
     def _training_problems(self) -> list[str]:
         problems = [] if self.trainer is None else list(problems_of(self.trainer))
-        if type(self.report_every) is not int or self.report_every < 1:
-            problems.append(f"report_every must be an int >= 1, got {self.report_every!r}")
+        if whole_of(self.report_every) is None:
+            problems.append(f"report_every must be an int >= 1, got {shown(self.report_every)}")
         every = self.checkpoint_every
-        if every is not None and (type(every) is not int or every < 1):
+        if every is not None and whole_of(every) is None:
             problems.append(f"checkpoint_every must be an int >= 1, got {shown(every)}")
-        if type(self.seed) is not int:
+        if whole_of(self.seed, least=None, most=None) is None:
             problems.append(f"seed must be an int, got {self.seed!r}")
         if self.reuse not in ("code", "exact"):
             problems.append(unknown("reuse", self.reuse, ("code", "exact")))
@@ -329,13 +329,11 @@ class StudyConfig:
             yield unknown("if_changed", self.if_changed, ("refuse", "new"))
         if self.on_nan not in ("rank", "fail"):
             yield f"on_nan must be 'rank' or 'fail', got {self.on_nan!r}"
-        if self.config is not None and not isinstance(self.config, Mapping):
-            yield f"config must be a mapping, got {shown(self.config)}"
-        elif not _is_shallow(self.config):
-            yield (
-                f"config must be nested at most {MOST_NESTED} deep and must not hold itself, "
-                f"got {shown(self.config)}"
-            )
+        try:
+            if self.config is not None:
+                object.__setattr__(self, "config", plain_config(self.trainer, self.config))
+        except ConfigurationError as error:
+            yield from error.problems
         if not callable(self.needs):
             problems = needs_problems(self.needs)
             yield from problems
@@ -427,19 +425,3 @@ def _objective_problems(metric: object, direction: object) -> Iterator[str]:
 def _as_list(given: object) -> Any:
     """Return the items of an iterable as a list; anything else as it is, for the checks."""
     return list(given) if isinstance(given, Iterable) else given
-
-
-def _is_shallow(config: object) -> bool:
-    """Whether no mapping or list in a config is nested deeper than `MOST_NESTED`."""
-    layer = [config]
-    for _ in range(MOST_NESTED):
-        layer = [item for holder in layer for item in _items(holder)]
-        # One that holds itself twice doubles with each layer: each object is looked at once.
-        layer = list({id(item): item for item in layer}.values())
-    return not any(isinstance(item, Mapping | list | tuple) for item in layer)
-
-
-def _items(value: object) -> Iterable[object]:
-    if isinstance(value, Mapping):
-        return value.values()
-    return value if isinstance(value, list | tuple) else ()

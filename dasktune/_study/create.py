@@ -108,7 +108,9 @@ def create_study(
     seed
         Seed of all training; part of every state's key.
     config
-        JSON values that every trainer gets as ``self.config``.
+        JSON values by name that every trainer gets as ``self.config``, a dict. A dataclass, a
+        model of pydantic, an attrs class, a namespace of argparse, a config of OmegaConf and
+        numbers of NumPy become such values.
     report_every
         Evaluate after every so many steps, and wherever a tuner asks for a report.
     checkpoint_every

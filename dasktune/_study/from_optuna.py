@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from dasktune.algos.base import Tuner
+from dasktune.algos.base import Tuner, max_steps_problem
 from dasktune.errors import call_problems, refuse
 
 Given = ParamSpec("Given")
@@ -22,6 +22,9 @@ OF_STUDY: Mapping[str, str] = {
     "pruner": "study.optimize(dasktune.algos.ASHA(space, ...)), which prunes",
 }
 """Keywords of ``optuna.create_study``, and the words of dasktune for them."""
+
+OF_LOADING: Mapping[str, str] = {"study_name": "name={!r}"}
+"""Keywords of ``optuna.load_study``, and the words of dasktune for them."""
 
 OF_OPTIMIZE: Mapping[str, str] = {
     "n_trials": "study.optimize(dasktune.algos.ASHA(space, trials={!r}, max_steps=...))",
@@ -69,8 +72,10 @@ def explained(
     return decorate
 
 
-def tuner_problem(tuner: object) -> str:
-    """Return the problem of a tuner that is none, with the line to write."""
+def tuner_problem(tuner: object) -> str | None:
+    """Return the problem of a tuner, if it has one, with the line to write."""
+    if isinstance(tuner, Tuner):
+        return max_steps_problem(tuner)
     problem = f"tuner must be one of dasktune.algos, got {_brief(tuner)}"
     module = type(tuner).__module__
     if isinstance(tuner, type) and issubclass(tuner, Tuner):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from dasktune._engine.trials import ADDED, COLUMNS, TrialRecord
-from dasktune.errors import ConfigurationError, refuse
+from dasktune._numbers import measured, whole_of
+from dasktune.errors import ConfigurationError, refuse, shown
 from dasktune.sequences import as_sequence
 from dasktune.types import Objective, Step, TrialState, Value
 
@@ -38,20 +39,24 @@ class Earlier:
         ConfigurationError
             If there is not one value for each objective, or a parameter is not a plain value.
         """
-        problems = []
-        listed = [values] if isinstance(values, int | float) else values
-        if not isinstance(listed, Iterable) or isinstance(listed, str):
-            listed = []
-        numbers = tuple(float(value) for value in listed)
-        if len(numbers) != len(objective.metrics):
+        problems, number = [], measured(values)
+        given = [number]
+        is_no_list = isinstance(values, str | bytes | Mapping) or getattr(values, "shape", 1) == ()
+        if number is None and isinstance(values, Iterable) and not is_no_list:
+            given = list(map(measured, values))
+        numbers = tuple(value for value in given if value is not None)
+        if len(numbers) < len(given) or len(numbers) != len(objective.metrics):
             names = ", ".join(objective.metrics)
-            problems.append(f"values must be one for each of {names}, got {values!r}")
-        if type(steps) is not int or steps < 1:
-            problems.append(f"steps must be an int >= 1, got {steps!r}")
+            problems.append(f"values must be one number for each of {names}, got {shown(values)}")
+        if (whole := whole_of(steps)) is None:
+            problems.append(f"steps must be an int >= 1, got {shown(steps)}")
+        try:
+            json.dumps(attributes := dict(user_attrs))
+        except (TypeError, ValueError):
+            problems.append(f"user_attrs must be JSON values by name, got {shown(user_attrs)}")
         refuse(problems)
-        json.dumps(dict(user_attrs))
         return cls(
-            params=plain_params(params), values=numbers, steps=steps, user_attrs=dict(user_attrs)
+            params=plain_params(params), values=numbers, steps=whole or 1, user_attrs=attributes
         )
 
     def record(self, number: int) -> TrialRecord:
@@ -116,16 +121,18 @@ def _of_optuna(study: Any, objective: Objective) -> list[Earlier]:
             f"the Optuna study must have the directions {', '.join(wanted)}, got {', '.join(given)}"
         )
     return [
-        Earlier.of(
-            trial.params,
-            trial.values,
-            max((trial.last_step or 0), 1),
-            {"from": "optuna"},
-            objective,
-        )
+        earlier_trial(trial, {"from": "optuna"}, objective)
         for trial in study.get_trials(deepcopy=False)
         if trial.state.name == "COMPLETE"
     ]
+
+
+def earlier_trial(trial: Any, user_attrs: Mapping[str, object], objective: Objective) -> Earlier:
+    """Return a finished trial of Optuna."""
+    if trial.state.name != "COMPLETE":
+        raise ConfigurationError(f"a trial of Optuna must be COMPLETE, got {trial.state.name}")
+    steps = max(trial.last_step or 0, 1)
+    return Earlier.of(trial.params, trial.values, steps, user_attrs, objective)
 
 
 def _of_frame(frame: Any, objective: Objective) -> list[Earlier]:
@@ -148,7 +155,7 @@ def _of_frame(frame: Any, objective: Objective) -> list[Earlier]:
             name.removeprefix("params_"): row[name] for name in others if row[name] == row[name]
         }
         values = [row[name] for name in wanted]
-        if not all(isinstance(value, int | float) for value in values):
-            raise ConfigurationError(f"values must be numbers, got {values!r}")
-        trials.append(Earlier.of(params, values, int(row.get("steps", 1)), {}, objective))
+        steps = row.get("steps", 1)  # a column with gaps has floats
+        steps = int(steps) if isinstance(steps, float) and steps.is_integer() else steps
+        trials.append(Earlier.of(params, values, steps, {}, objective))
     return trials

@@ -18,6 +18,7 @@ from dasktune.space.space import space_problem
 from dasktune.storage.codec import encode
 from dasktune.trainer.base import GivenTrainer, change_problems_of, problems_of
 from dasktune.trainer.given import as_trainer
+from dasktune.trainer.given_config import plain_config
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.types import Sequences, Step
@@ -135,8 +136,9 @@ def preview(
         if trainer is None:
             return cost
         made = as_trainer(trainer)
-        refuse(change_problems_of(made, sequences, max_steps, config or {}))
-        return replace(cost, state_nbytes=_state_nbytes(made, config or {}, trials[0][0]))
+        given = plain_config(made, config)
+        refuse(change_problems_of(made, sequences, max_steps, given))
+        return replace(cost, state_nbytes=_state_nbytes(made, given, trials[0][0]))
     if trainer is not None:
         raise ConfigurationError(
             f"trainer must be None for several spaces, got {trainer.__qualname__}"

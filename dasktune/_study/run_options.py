@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dasktune._driver.transfer import TRANSFERS
 from dasktune._engine.limits import Limits
 from dasktune._engine.timeouts import Timeouts
+from dasktune._numbers import make_plain, whole_of
 from dasktune._study.callbacks import Callback
 from dasktune._study.from_optuna import tuner_problem
 from dasktune.algos.base import Tuner
@@ -46,6 +47,7 @@ class RunOptions:
     transfer: str | None
 
     def __post_init__(self) -> None:
+        make_plain(self, "workers", "audit")
         refuse(self._problems())
 
     @property
@@ -59,11 +61,11 @@ class RunOptions:
         return self.audit if self.checks and not self.allow_failed_check else 0.0
 
     def _problems(self) -> Iterator[str]:
-        if not isinstance(self.tuner, Tuner):
-            yield tuner_problem(self.tuner)
+        if (problem := tuner_problem(self.tuner)) is not None:
+            yield problem
         if self.client is not None and not hasattr(self.client, "submit"):
             yield f"client must be a dask.distributed.Client, got {self.client!r}"
-        if self.workers is not None and (type(self.workers) is not int or self.workers < 1):
+        if self.workers is not None and whole_of(self.workers) is None:
             yield f"workers must be an int >= 1, got {self.workers!r}"
         if not isinstance(self.limits, Limits):
             yield f"limits must be dasktune.Limits, got {self.limits!r}"

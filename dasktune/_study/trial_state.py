@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from dasktune._driver.recorder import Recorder
 from dasktune._engine.trials import TrialRecord, trial_of
+from dasktune._numbers import whole_of
 from dasktune._results.results import StudyResults
 from dasktune._words import counted
 from dasktune.errors import (
@@ -277,11 +278,11 @@ def chosen_step(records: Mapping[int, TrialRecord], trial: int, step: Step | str
         raise ConfigurationError(f"trial {trial} has no report yet, and so no state to take")
     if step is None:
         return record.steps
-    if type(step) is not int or not 1 <= step <= record.steps:
+    if (whole := whole_of(step, most=record.steps)) is None:
         raise ConfigurationError(
             f"step of trial {trial} must be 1 to {record.steps}, or {BEST!r}, got {step!r}"
         )
-    return step
+    return whole
 
 
 def _values(node: Node, step: Step) -> dict[str, Value]:

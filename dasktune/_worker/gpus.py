@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from itertools import takewhile
 from typing import Any
 
+from dasktune._numbers import real_of, whole_of
 from dasktune.errors import ConfigurationError
 from dasktune.needs import Needs
 
@@ -103,9 +104,9 @@ def shared_out(gpus: tuple[str, ...], per_worker: float, workers: int | None = N
 
 def sharing_problems(trials_per_gpu: object, gpus_per_worker: float) -> Iterator[str]:
     """Yield why so many trials cannot share a GPU."""
-    if type(trials_per_gpu) is not int or trials_per_gpu < 1:
+    if (together := whole_of(trials_per_gpu)) is None:
         yield f"trials_per_gpu must be an int >= 1, got {trials_per_gpu!r}"
-    elif trials_per_gpu > 1 and gpus_per_worker != 1:
+    elif together > 1 and gpus_per_worker != 1:
         yield (
             f"trials_per_gpu={trials_per_gpu} must come with gpus_per_worker=1, "
             f"got {gpus_per_worker:g}"
@@ -152,10 +153,9 @@ def sees_too_many(torch: Any) -> bool:
     return count is not None and VISIBLE in os.environ and count() > len(visible_gpus())
 
 
-def _is_amount(number: object) -> bool:
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        return False
-    return 0 < number < 1 or (number >= 1 and float(number).is_integer())
+def _is_amount(given: object) -> bool:
+    number = real_of(given)
+    return 0 < number < 1 or (number >= 1 and number.is_integer())
 
 
 def _in_words(gpus: tuple[str, ...]) -> str:

@@ -30,11 +30,12 @@ from functools import wraps
 from typing import ClassVar, Final
 
 from dasktune._lazy import method_of
+from dasktune._numbers import whole_of
 from dasktune.algos.curves.curve import Prediction, Question
 from dasktune.algos.forest.priority import Priority, PriorityQuestion
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.algos.unreached import unreached_changes
-from dasktune.errors import ConfigurationError, InternalError, call_problems, refuse
+from dasktune.errors import ConfigurationError, InternalError, call_problems, refuse, shown
 from dasktune.sequences import Sequence
 from dasktune.space import Configuration, Space
 from dasktune.types import Decision, Report, Step
@@ -384,6 +385,17 @@ def _horizon_problems(sequence: Sequence, max_steps: Step) -> tuple[str, ...]:
     except ConfigurationError as error:
         return error.problems
     return ()
+
+
+def max_steps_problem(tuner: Tuner) -> str | None:
+    """Return the problem of the `max_steps` of a tuner, which may be one of a user."""
+    steps = getattr(tuner, "max_steps", None)
+    if whole_of(steps) is not None:
+        return None
+    return (
+        f"{type(tuner).__name__}.max_steps must be an int >= 1, the largest step that a trial is "
+        f"trained to, got {shown(steps)}"
+    )
 
 
 def options_of(tuner: Tuner) -> dict[str, object]:

@@ -63,7 +63,7 @@ class Budget:
         return cls(
             trials=check.whole("trials", trials),
             max_steps=check.whole("max_steps", max_steps),
-            seed=check.whole("seed", seed, at_least=0),
+            seed=check.whole("seed", seed, at_least=0, at_most=None),
         )
 
 

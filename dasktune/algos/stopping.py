@@ -14,6 +14,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
+from dasktune._numbers import real_of
 from dasktune.algos.base import Inputs
 from dasktune.algos.sampled import Budget, IndependentTrials, Options
 from dasktune.errors import InternalError
@@ -362,8 +363,8 @@ def checked_bounds(check: Arguments, bounds: object) -> Bounds | None:
     match bounds:
         case None:
             return None
-        case (int() | float() as low, int() | float() as high) if -math.inf < low < high < math.inf:
-            return float(low), float(high)
+        case (low, high) if -math.inf < real_of(low) < real_of(high) < math.inf:
+            return real_of(low), real_of(high)
         case _:
             check.add(f"bounds must be (low, high), finite and low < high, got {bounds!r}")
             return None
@@ -374,11 +375,11 @@ def checked_sides(check: Arguments, bounds: object) -> Sides:
     match bounds:
         case None | (None, None):
             return None, None
-        case (int() | float() as low, None) if math.isfinite(low):
-            return float(low), None
-        case (None, int() | float() as high) if math.isfinite(high):
-            return None, float(high)
-        case (int() | float(), int() | float()):
+        case (low, None) if math.isfinite(real_of(low)):
+            return real_of(low), None
+        case (None, high) if math.isfinite(real_of(high)):
+            return None, real_of(high)
+        case (low, high) if not math.isnan(real_of(low) + real_of(high)):
             return checked_bounds(check, bounds) or (None, None)
         case _:
             check.add(

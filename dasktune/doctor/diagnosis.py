@@ -11,6 +11,7 @@ from distributed import Client
 from dasktune._cluster.local import local_client
 from dasktune._driver.run import gpus_per_local_worker
 from dasktune._engine.timeouts import CHECK_SECONDS
+from dasktune._numbers import real_of
 from dasktune._study.study import Study
 from dasktune.doctor.checks import diagnose
 from dasktune.doctor.collect import Collector
@@ -78,7 +79,7 @@ without one it is used with ask and tell
 
 def examine(checked: CheckedStudy, client: Client, *, seconds: float = CHECK_SECONDS) -> Diagnosis:
     """Return the findings on all that a study needs on a cluster."""
-    if isinstance(seconds, bool) or not (math.isfinite(seconds) and seconds > 0):
+    if not 0 < real_of(seconds) < math.inf:
         raise ConfigurationError(f"seconds must be a number > 0, got {seconds!r}")
     if client.status != "running":
         raise ClusterError(f"the client must be connected, it is {client.status}")

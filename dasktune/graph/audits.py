@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from dasktune._numbers import real_of
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.types import Step
 
@@ -128,8 +129,7 @@ class AuditCounts:
 
 def audit_problems(audit: object) -> Iterator[str]:
     """Yield the problem of a share of audits."""
-    is_number = isinstance(audit, int | float) and not isinstance(audit, bool)
-    if not is_number or not 0 <= audit <= 1:  # type: ignore[operator]
+    if not 0 <= real_of(audit) <= 1:
         yield f"audit must be a number from 0 to 1, got {audit!r}"
 
 

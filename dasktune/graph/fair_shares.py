@@ -20,6 +20,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
+from dasktune._numbers import real_of
 from dasktune.errors import refuse, shown
 
 LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6
@@ -79,8 +80,7 @@ class Claim:
 
 def weight_problems(weight: object) -> list[str]:
     """Return the problems of the weight of a study."""
-    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if is_number and LEAST_WEIGHT <= weight <= MOST_WEIGHT:  # type: ignore[operator]
+    if LEAST_WEIGHT <= real_of(weight) <= MOST_WEIGHT:
         return []
     return [
         f"a study's weight must be a finite number > 0, from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, "

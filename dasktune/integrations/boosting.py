@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from dasktune._numbers import whole_of
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.integrations.arguments import arguments_of, name_of
 from dasktune.trainer.base import Trainer
@@ -325,7 +326,7 @@ class BoostingTrainer(Trainer):
         problems += [
             f"{name}: {key} must be an int >= 1, got {value!r}"
             for key, value in counts.items()
-            if type(value) is not int or value < 1
+            if whole_of(value) is None
         ]
         known = cls.known_parameters(values)
         return problems + [

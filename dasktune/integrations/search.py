@@ -21,6 +21,7 @@ from sklearn.utils.metaestimators import _safe_split, available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dasktune._engine.trials import Trial
+from dasktune._numbers import whole_of
 from dasktune._study.create import create_study
 from dasktune._study.study import Study
 from dasktune.algos.asha import ASHA
@@ -287,7 +288,7 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         for parameter, _ in space.dimensions:
             if parameter not in known:
                 yield unknown(f"parameter of {name}", parameter, known)
-        if type(size := self.iterations_per_step) is not int or size < 1:
+        if whole_of(size := self.iterations_per_step) is None:
             yield f"iterations_per_step must be an int >= 1, got {size!r}"
         if self.max_steps > 1 and way_of(self.estimator) == "fit":
             yield (

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dasktune._numbers import whole_of
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.integrations.estimators import (
     classes_of,
@@ -137,6 +138,6 @@ class SklearnTrainer(Trainer):
             return problems
         if self.batch_size is not None:
             problems.append(f"batch_size must be None with warm_start, got {self.batch_size}")
-        if type(size := self.iterations_per_step) is not int or size < 1:
+        if whole_of(size := self.iterations_per_step) is None:
             problems.append(f"iterations_per_step must be an int >= 1, got {size!r}")
         return [*problems, *counted(template, hp)]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import cast
 
+from dasktune._numbers import whole_of
 from dasktune._words import counted
 from dasktune.errors import refuse
 from dasktune.report.axes import AxisScale, bottom_axis, left_axis, value_scale
@@ -157,7 +158,7 @@ def _height(value: Value, levels: list[str]) -> float:
 
 
 def _problems(functions: Mapping[str, Sequence], steps: Step) -> list[str]:
-    if type(steps) is not int or steps < 1:
+    if whole_of(steps) is None:
         return [f"steps must be an int >= 1, got {steps!r}"]
     if not functions:
         return ["sequences must name at least one"]

@@ -112,7 +112,8 @@ class Sequence(ABC):
         ConfigurationError
             As for a call; or if there are more than `MOST_VALUES`.
         """
-        start, stop = whole("start", start, at_least=0), whole("stop", stop, at_least=0)
+        start = whole("start", start, at_least=0, at_most=None)
+        stop = whole("stop", stop, at_least=0, at_most=None)
         if stop - start > MOST_VALUES:
             raise ConfigurationError(
                 f"values must be asked for at most {MOST_VALUES:,} steps at a time, got "

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from itertools import pairwise
 
-from dasktune.errors import ConfigurationError
+from dasktune._numbers import MOST, number_of
+from dasktune.errors import ConfigurationError, shown
 from dasktune.types import Value
 
 _PLAIN = (int, float, bool, str, type(None))
+
+BY_NAME = "a name as text, and look the value up by it"
+"""What to give for a value that is not plain, for errors that end in "in the trainer"."""
 
 
 def plain(value: object) -> Value:
     """Return `value` as a plain Python value.
 
-    NumPy scalars and other zero-dimensional arrays are converted, so that equal values compare
+    Numbers of other kinds are converted (`dasktune._numbers`), so that equal values compare
     equal whatever their source; ``-0.0`` becomes ``0.0`` for the same reason.
 
     Raises
@@ -30,9 +35,8 @@ def plain(value: object) -> Value:
     >>> plain(numpy.int64(64)), plain(numpy.float64(0.5)), plain("adam")
     (64, 0.5, 'adam')
     """
-    if type(value) not in _PLAIN and getattr(value, "shape", None) == ():
-        item = getattr(value, "item", None)
-        value = item() if callable(item) else value
+    if type(value) not in _PLAIN:
+        value = converted(value)
     if type(value) is float:
         if not math.isfinite(value):
             raise ConfigurationError(f"a value must be finite, got {value!r}")
@@ -41,9 +45,23 @@ def plain(value: object) -> Value:
         raise ConfigurationError(f"a value must have no surrogates, got {value!r}")
     if value is None or type(value) is int or type(value) is bool or type(value) is str:
         return value
-    raise ConfigurationError(
-        f"a value must be an int, float, bool, str or None, got {value!r} ({type(value).__name__})"
+    kind = type(value).__name__
+    remedy = (
+        f"its name {value.name!r}, and take {kind}[name]" if isinstance(value, Enum) else BY_NAME
     )
+    raise ConfigurationError(
+        f"a value must be an int, float, bool, str or None, got {shown(value)} ({kind}); give "
+        f"{remedy} in the trainer"
+    )
+
+
+def converted(value: object) -> object:
+    """Return the plain value that a number, a bool or a text of NumPy or torch is."""
+    if (number := number_of(value)) is not None:
+        return number
+    item = None if isinstance(value, type) else getattr(value, "item", None)
+    plainly = item() if callable(item) and getattr(value, "shape", None) == () else None
+    return plainly if type(plainly) in (bool, str) else value
 
 
 def _is_surrogate(letter: str) -> bool:
@@ -83,13 +101,10 @@ def number(name: str, value: object) -> int | float:
     ConfigurationError
         If it is anything else, for example a bool.
     """
-    try:
-        checked = plain(value)
-    except ConfigurationError:
-        checked = None
-    if isinstance(checked, bool) or not isinstance(checked, int | float):
-        raise ConfigurationError(f"{name} must be a finite number, got {value!r}")
-    return checked
+    checked = number_of(value)
+    if checked is None or not (isinstance(checked, int) or math.isfinite(checked)):
+        raise ConfigurationError(f"{name} must be a finite number, got {shown(value)}")
+    return checked + 0  # -0.0 becomes 0.0
 
 
 def real(name: str, value: object) -> float:
@@ -103,25 +118,24 @@ def real(name: str, value: object) -> float:
     try:
         return float(number(name, value))
     except OverflowError:
-        raise ConfigurationError(f"{name} must fit into a float, got {value!r}") from None
+        raise ConfigurationError(f"{name} must fit into a float, got {shown(value)}") from None
 
 
-def whole(name: str, value: object, *, at_least: int) -> int:
-    """Return `value` as an int that is at least `at_least`.
+def whole(name: str, value: object, *, at_least: int, at_most: int | None = MOST) -> int:
+    """Return `value` as an int from `at_least` to `at_most`.
 
     Raises
     ------
     ConfigurationError
-        If it is too small, or of another type than int, for example a bool.
+        If it is too small or too large, or no int: for example a bool.
     """
-    try:
-        checked = plain(value)
-    except ConfigurationError:
-        checked = None
-    if type(checked) is not int:
-        raise ConfigurationError(f"{name} must be an int, got {value!r}")
+    checked = number_of(value)
+    if not isinstance(checked, int):
+        raise ConfigurationError(f"{name} must be an int, got {shown(value)}")
     if checked < at_least:
-        raise ConfigurationError(f"{name} must be >= {at_least}, got {value!r}")
+        raise ConfigurationError(f"{name} must be >= {at_least}, got {shown(value)}")
+    if at_most is not None and checked > at_most:
+        raise ConfigurationError(f"{name} must be <= {at_most:,}, got {shown(value)}")
     return checked
 
 
@@ -174,10 +188,12 @@ class Arguments:
             self._keep(error)
             return 0.0
 
-    def whole(self, name: str, value: object, *, at_least: int = 1) -> int:
+    def whole(
+        self, name: str, value: object, *, at_least: int = 1, at_most: int | None = MOST
+    ) -> int:
         """Check with `whole`."""
         try:
-            return whole(name, value, at_least=at_least)
+            return whole(name, value, at_least=at_least, at_most=at_most)
         except ConfigurationError as error:
             self._keep(error)
             return at_least

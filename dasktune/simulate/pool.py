@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 
 from dasktune._engine.scaling import Scale
+from dasktune._numbers import real_of, whole_of
 from dasktune.errors import ConfigurationError, shown, unknown
 from dasktune.needs import Amounts, Needs, Offer, needs_problems
 from dasktune.traces.timing import Pace
@@ -30,7 +31,7 @@ StagePace = Callable[[Sequences, Step, Step, str], Pace]
 def pool_problems(workers: object) -> list[str]:
     """Return the reasons why a number of workers, or numbers by class, cannot be simulated."""
     if not isinstance(workers, Mapping):
-        if type(workers) is int and workers >= 1:
+        if whole_of(workers) is not None:
             return []
         return [f"workers must be an int >= 1, got {workers!r}"]
     if not workers:
@@ -43,7 +44,7 @@ def pool_problems(workers: object) -> list[str]:
     problems += [
         f"workers of class {kind!r} must be an int >= 1, got {count!r}"
         for kind, count in workers.items()
-        if type(count) is not int or count < 1
+        if whole_of(count) is None
     ]
     return problems
 
@@ -77,7 +78,7 @@ def speed_problems(speeds: object, workers: object) -> list[str]:
     for kind, speed in speeds.items():
         if kind not in classes:
             problems.append(unknown("class of workers with a speed", str(kind), classes))
-        elif not is_number(speed) or not 1 / MOST_SPEED <= speed <= MOST_SPEED:
+        elif not 1 / MOST_SPEED <= real_of(speed) <= MOST_SPEED:
             problems.append(
                 f"the speed of class {kind!r} must be a number > 0, from {1 / MOST_SPEED:g} to "
                 f"{MOST_SPEED:g}, got {shown(speed)}"
@@ -101,11 +102,6 @@ def at_speeds(pace: StagePace, speeds: Mapping[str, float]) -> StagePace:
         return own.slower(1 / speeds[kind]) if kind in speeds else own
 
     return changed
-
-
-def is_number(value: object) -> bool:
-    """Whether a value is an int or a float."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def offers_of(
@@ -136,7 +132,7 @@ def kinds_of(workers: int | Mapping[str, int]) -> Iterator[str]:
     """
     counts = workers if isinstance(workers, Mapping) else {"": workers}
     for kind, count in counts.items():
-        yield from [kind] * count
+        yield from [kind] * int(count)
 
 
 def call_problems(given: StepSeconds) -> list[str]:

@@ -10,9 +10,10 @@ from functools import partial
 from dasktune._engine.engine import Engine
 from dasktune._engine.limits import Limits
 from dasktune._engine.scaling import Scale
-from dasktune.algos.base import Tuner
+from dasktune._numbers import real_of, whole_of
+from dasktune.algos.base import Tuner, max_steps_problem
 from dasktune.algos.curves.curve import Prediction, Question
-from dasktune.errors import refuse
+from dasktune.errors import ConfigurationError, refuse, shown
 from dasktune.graph.attempts import LOOKAHEAD_SECONDS, DispatchOptions
 from dasktune.graph.devices import devices_at, values_at
 from dasktune.graph.dispatch import Dispatcher
@@ -34,7 +35,6 @@ from dasktune.simulate.pool import (
     Values,
     at_speeds,
     call_problems,
-    is_number,
     offer_problems,
     pool_problems,
     scale_problems,
@@ -245,13 +245,13 @@ def simulate(
         curve=curves.curve(objective.metrics[0]) if isinstance(curves, Trace) else curves,
         pace=at_speeds(_pace(seconds_per_step, curves), speeds or {}),
         overheads=_overheads(seconds_per_step, curves),
-        mishaps=Mishaps(straggling=straggling, drop=drop, seed=seed),
-        report_every=report_every,
+        mishaps=Mishaps(straggling=real_of(straggling), drop=real_of(drop), seed=int(seed)),
+        report_every=int(report_every),
         resume=resume,
         check=curves.check if isinstance(curves, Trace) else lambda sequences: None,
         # The next devices are chosen by how fast a stage is that has not ended yet.
         tells_progress=None if scale is None else True,
-        prediction_seconds=prediction_seconds,
+        prediction_seconds=real_of(prediction_seconds),
         answer=answer,
     )
     # If reports take time, the next stage is chosen before the report, as in live runs.
@@ -319,10 +319,16 @@ def _pace(given: float | StepSeconds | None, curves: object) -> StagePace:
     if callable(given):
         seconds = step_seconds(given)
         return lambda sequences, start, stop, kind: EvenPace(
-            seconds(values_at(sequences, start), kind, devices_at(sequences, start))
+            _checked(seconds(values_at(sequences, start), kind, devices_at(sequences, start)))
         )
-    even = EvenPace(1.0 if given is None else given)
+    even = EvenPace(1.0 if given is None else real_of(given))
     return lambda sequences, start, stop, kind: even
+
+
+def _checked(seconds: object) -> float:
+    if 0 <= (number := real_of(seconds)) < math.inf:
+        return number
+    raise ConfigurationError(f"seconds_per_step must return a number >= 0, got {shown(seconds)}")
 
 
 def _known(curves: object) -> Callable[[Sequences, Step], Mapping[str, Value]] | None:
@@ -343,12 +349,12 @@ def _problems(
         problems.append(
             f"curves must be a function of (values, step), a Trace or its path, got {curves!r}"
         )
-    is_time = is_number(seconds) and 0 <= seconds < math.inf  # type: ignore[operator]
+    is_time = 0 <= real_of(seconds) < math.inf
     if not is_time and not callable(seconds) and seconds is not None:
         problems.append(f"seconds_per_step must be >= 0 or a function, got {seconds!r}")
     if callable(seconds):
         problems += call_problems(seconds)
-    if type(report_every) is not int or report_every < 1:
+    if whole_of(report_every) is None:
         problems.append(f"report_every must be an int >= 1, got {report_every!r}")
     if limits is not None and not isinstance(limits, Limits):
         problems.append(f"limits must be dasktune.Limits, got {limits!r}")
@@ -357,22 +363,26 @@ def _problems(
 
 def _mishap_problems(straggling: object, drop: object, seed: object) -> list[str]:
     problems = []
-    if not (is_number(straggling) and 0 <= straggling < math.inf):  # type: ignore[operator]
+    if not 0 <= real_of(straggling) < math.inf:
         problems.append(f"straggling must be a number >= 0, got {straggling!r}")
-    if not (is_number(drop) and 0 <= drop < 1):  # type: ignore[operator]
+    if not 0 <= real_of(drop) < 1:
         problems.append(f"drop must be a probability >= 0 and < 1, got {drop!r}")
-    if type(seed) is not int or seed < 0:
+    if whole_of(seed, least=0, most=None) is None:
         problems.append(f"seed must be an int >= 0, got {seed!r}")
     return problems
 
 
 def _delay_problems(seconds: object) -> list[str]:
-    if is_number(seconds) and 0 <= seconds < math.inf:  # type: ignore[operator]
+    if 0 <= real_of(seconds) < math.inf:
         return []
     return [f"prediction_seconds must be a number >= 0, got {seconds!r}"]
 
 
 def _trace_problems(curves: object, tuner: Tuner) -> list[str]:
+    if not isinstance(tuner, Tuner):
+        return [f"tuner must be one of dasktune.algos, got {shown(tuner)}"]
+    if (problem := max_steps_problem(tuner)) is not None:
+        return [problem]
     if isinstance(curves, Trace) and tuner.max_steps > curves.steps:
         return [f"max_steps must be <= {curves.steps}, the trace's steps, got {tuner.max_steps}"]
     return []

@@ -13,9 +13,10 @@ from dasktune._driver.waiting import unmet_needs, unmet_needs_text
 from dasktune._engine.engine import Engine
 from dasktune._engine.limits import Limits
 from dasktune._engine.outcome import AskOrder, Order, Outcome, RunAssessment, RunPrediction
+from dasktune._numbers import measured, not_measured
 from dasktune.algos.base import Tuner
 from dasktune.algos.curves.curve import Prediction, Question
-from dasktune.errors import ClusterError, ConfigurationError, InternalError
+from dasktune.errors import ClusterError, ConfigurationError, InternalError, shown
 from dasktune.graph.devices import values_at, without_devices
 from dasktune.graph.events import (
     Event,
@@ -479,7 +480,14 @@ class SimulatedRunner:
         value = job.values.get(step)
         if value is None:
             values = values_at(job.order.node.sequences, step - 1)
-            value = job.values[step] = float(self._conditions.curve(values, step))
+            given = self._conditions.curve(values, step)
+            value = measured(given)
+            if value is None:
+                raise ConfigurationError(
+                    f"curves must return a {not_measured(given)} ({type(given).__name__}) for "
+                    f"{shown(values)} at step {step}"
+                )
+            job.values[step] = value
         return value
 
     # ------------------------------------------------------------------------- the engine

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+from dasktune._numbers import real_of
 from dasktune.traces.timing import Pace
 from dasktune.types import Step
 
@@ -114,13 +115,10 @@ def together_problems(together: object, workers: object) -> list[str]:
 def totals_of(together: Together | None, kind: str) -> tuple[float, ...]:
     """Return the steps a second of a device of a class; those of one alone if it is not shared."""
     total = together.get(kind) if isinstance(together, Mapping) else together
-    return (1.0,) if total is None else tuple(total)
+    return (1.0,) if total is None else tuple(map(real_of, total))
 
 
 def _is_curve(total: object) -> bool:
     if not isinstance(total, list | tuple) or not total or total[0] != 1:
         return False
-    return all(
-        isinstance(each, int | float) and not isinstance(each, bool) and 0 < each < math.inf
-        for each in total
-    )
+    return all(0 < real_of(each) < math.inf for each in total)

@@ -15,6 +15,7 @@ import psutil
 from dask.utils import parse_bytes
 
 from dasktune._config_file import FILE, table_of
+from dasktune._numbers import make_plain, real_of, whole_of
 from dasktune._worker.gpus import sharing_problems
 from dasktune.errors import ConfigurationError, refuse, shown, unknown
 from dasktune.needs import LABELS, is_label
@@ -118,6 +119,7 @@ class SlurmOptions:
     shared_directory: str = "slurm"
 
     def __post_init__(self) -> None:
+        make_plain(self, *(option.name for option in fields(self)))
         refuse(
             [
                 *self._number_problems(),
@@ -178,9 +180,9 @@ class SlurmOptions:
     def _number_problems(self) -> Iterator[str]:
         for name in ("workers_per_job", "cpus_per_worker", "trials_per_gpu"):
             given = getattr(self, name)
-            if (type(given) is not int or given < 1) and (name, given) != ("workers_per_job", None):
+            if whole_of(given) is None and (name, given) != ("workers_per_job", None):
                 yield f"{name} must be an int >= 1, got {given!r}"
-        if type(self.processes) is not int or self.processes < 1:
+        if whole_of(self.processes) is None:
             return
         least, most = self._bounds
         if most < max(1, least):
@@ -188,7 +190,7 @@ class SlurmOptions:
         elif least % self.processes or most % self.processes:
             name = "trials_per_gpu" if self.workers_per_job is None else "workers_per_job"
             yield f"workers must be multiples of {name} {self.processes}, got {self.workers!r}"
-        if not _is_number(self.idle_seconds) or self.idle_seconds <= 0:
+        if not 0 < real_of(self.idle_seconds) < math.inf:
             yield f"idle_seconds must be a number > 0, got {self.idle_seconds!r}"
         try:
             enough = parse_bytes(self.memory) >= 2**20
@@ -199,13 +201,14 @@ class SlurmOptions:
 
     def _gpu_problems(self) -> Iterator[str]:
         given = self.gpus_per_worker
-        is_whole = _is_number(given) and given >= 0 and given == int(given)
+        number = real_of(given)
+        is_whole = 0 <= number < math.inf and number.is_integer()
         # 0.33 and 0.333 are thirds, too.
-        is_part = _is_number(given) and 0 < given < 1 and abs(round(1 / given) * given - 1) < 0.05
+        is_part = 0 < number < 1 and abs(round(1 / number) * number - 1) < 0.05
         if not is_whole and not is_part:
             yield f"gpus_per_worker must be an int >= 0 or a part such as 0.5, got {given!r}"
             return
-        if type(self.trials_per_gpu) is not int or self.trials_per_gpu < 1:
+        if whole_of(self.trials_per_gpu) is None:
             return  # said elsewhere
         problems = [*sharing_problems(self.trials_per_gpu, given)]
         yield from problems
@@ -308,10 +311,6 @@ def _range_of(workers: object) -> tuple[int, int]:
     if bounds is None:
         return 0, 0
     return int(bounds[1]), int(bounds[2] or bounds[1])
-
-
-def _is_number(given: object) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
 
 
 def _is_plain(path: str) -> bool:

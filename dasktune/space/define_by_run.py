@@ -17,6 +17,7 @@ import numpy as np
 
 from dasktune.errors import ConfigurationError, name_problems, refuse
 from dasktune.sequences import Sequence, as_sequence
+from dasktune.sequences.values import BY_NAME
 from dasktune.space.domains import Choice, Chooser, Domain, Drawing, Float, Int
 from dasktune.space.drawing import PointChooser, RecordingChooser
 from dasktune.space.space import Configuration, Space, space_problem
@@ -122,7 +123,8 @@ class Suggesting:
                 "got no suggestion; or give its tuner a Space"
             )
         refuse(
-            f"{name}: choices of a training function must be plain values, got {option!r}"
+            f"{name}: choices of a training function must be plain values, got {option!r}; give "
+            f"{BY_NAME} in the function"
             for name, (domain, _) in self._asked.items()
             for option in (domain.options if isinstance(domain, Choice) else ())
             if isinstance(option, Sequence | tuple)

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from dasktune._numbers import number_of
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, Sequence, as_sequence
 from dasktune.sequences.values import Arguments, plain
@@ -176,7 +177,8 @@ class Float(Domain):
         return self._point(min(self._position(value), self.size - 1))
 
     def __contains__(self, value: object) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        value = number_of(value)
+        if value is None:
             return False
         if not self.low <= value <= self.high:
             return False
@@ -233,9 +235,11 @@ class Int(Domain):
     def __post_init__(self) -> None:
         check = Arguments("Int")
         least = -MOST_POINTS
-        object.__setattr__(self, "low", check.whole("low", self.low, at_least=least))
-        object.__setattr__(self, "high", check.whole("high", self.high, at_least=least))
-        object.__setattr__(self, "step", check.whole("step", self.step))
+        object.__setattr__(self, "low", check.whole("low", self.low, at_least=least, at_most=None))
+        object.__setattr__(
+            self, "high", check.whole("high", self.high, at_least=least, at_most=None)
+        )
+        object.__setattr__(self, "step", check.whole("step", self.step, at_most=None))
         if not check.problems:
             _check_bounds(check, self, unstepped=1)
         check.refuse()
@@ -270,7 +274,8 @@ class Int(Domain):
         return self.low + self.step * min((beyond + self.step // 2) // self.step, self.size - 1)
 
     def __contains__(self, value: object) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int):
+        value = number_of(value)
+        if not isinstance(value, int):
             return False
         if not self.low <= value <= self.high:
             return False
@@ -525,7 +530,7 @@ def _option(option: object) -> object:
     try:
         sequence = as_sequence(option)
     except ConfigurationError as error:
-        if isinstance(option, int | float | str):  # NaN, infinite, surrogates
+        if isinstance(option, str) or number_of(option) is not None:  # NaN, infinite, surrogates
             raise
         raise ConfigurationError(f"{error}; a range is {RANGE}") from None
     return sequence.value if isinstance(sequence, Constant) else sequence

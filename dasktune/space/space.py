@@ -12,10 +12,11 @@ from typing import Final
 import numpy as np
 
 from dasktune._lazy import method_of
+from dasktune._numbers import number_of
 from dasktune.errors import ConfigurationError, name_problems, refuse, shown
 from dasktune.needs import GivenNeeds, Needs, needs_problems
 from dasktune.sequences import Constant, Sequence, as_sequence
-from dasktune.sequences.values import reads_as_number
+from dasktune.sequences.values import BY_NAME, reads_as_number
 from dasktune.space.domains import (
     Choice,
     Chooser,
@@ -360,26 +361,26 @@ def _merged(entries: Iterable[Configuration]) -> Configuration:
 def _dimension(name: object, value: object) -> Domain:
     if type(name) is not str or not name:
         raise ConfigurationError(f"a name must be a string that is not empty, got {name!r}")
-    if isinstance(value, tuple) and len(value) == 2 and all(map(_is_number, value)):
-        raise ConfigurationError(
-            f"a tuple of two numbers may be a range or two choices, got {value!r}; write "
-            f"dasktune.Float{value!r} or [{value[0]!r}, {value[1]!r}]"
-        )
+    if isinstance(value, tuple) and len(value) == 2:
+        low, high = map(number_of, value)
+        if low is not None and high is not None:
+            raise ConfigurationError(
+                f"a tuple of two numbers may be a range or two choices, got {value!r}; write "
+                f"dasktune.Float({low!r}, {high!r}) or [{low!r}, {high!r}]"
+            )
     value = of_optuna(value)
-    domain = value if isinstance(value, Domain) else Choice(listed(value))
+    given = [] if isinstance(value, Domain) else listed(value)
+    domain = value if isinstance(value, Domain) else Choice(given)
     options = domain.options if isinstance(domain, Choice) else ()
     if domain is not value:
         refuse(_texts_of_numbers(options))
     refuse(
-        f"an option must be a plain value, a sequence or a domain, got {list(option)!r}"
-        for option in options
+        f"an option must be a plain value, a sequence or a domain, got {shown(text)}; give "
+        f"{BY_NAME} in the trainer"
+        for option, text in zip(options, given or options, strict=True)
         if isinstance(option, tuple)
     )
     return domain
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _texts_of_numbers(options: Iterable[object]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
+from dasktune._numbers import whole_of
 from dasktune.errors import ConfigurationError, shown
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?i?b?)\s*", re.IGNORECASE)
@@ -182,8 +183,8 @@ def bytes_of(size: object, name: str = "budget") -> int:
         base = 1024 if unit.endswith("i") else 1000
         if unit != "i":
             nbytes = float(match[1]) * base ** _UNITS.index(unit.removesuffix("i"))
-    elif isinstance(size, int) and not isinstance(size, bool):
-        nbytes = size
+    else:
+        nbytes = whole_of(size) or 0
     if not 1 <= nbytes <= MOST_BYTES:
         raise ConfigurationError(
             f"{name} must be a size such as '20 GB', '500 MiB' or a number of bytes >= 1, and at "

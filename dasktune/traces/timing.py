@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol
 
+from dasktune._numbers import make_plain, real_of
 from dasktune.errors import refuse
 from dasktune.types import Step
 
@@ -103,8 +104,9 @@ class Overheads:
         refuse(
             f"overheads: {name} must be a number >= 0, got {seconds!r}"
             for name, seconds in self.to_json().items()
-            if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf
+            if not 0 <= real_of(seconds) < math.inf
         )
+        make_plain(self, *self.to_json())
 
     @property
     def start(self) -> float:

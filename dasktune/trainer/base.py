@@ -310,7 +310,7 @@ def _hint(given: object) -> str:
         )
     if not problems_of(type(given)):
         return f"; give the class itself, {type(given).__name__}, of which workers make objects"
-    return ""
+    return "; write a function, and give what it needs as config" if callable(given) else ""
 
 
 def _function_problems(function: FunctionType) -> Iterator[str]:

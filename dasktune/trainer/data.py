@@ -17,6 +17,7 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
+from dasktune._numbers import whole_of
 from dasktune.errors import ConfigurationError, StateError, refuse
 from dasktune.trainer.code import dumps_by_value
 
@@ -209,7 +210,7 @@ class ResumableLoader:
             self._executor.shutdown()
 
     def _checked_size(self, size: int) -> int:
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+        if whole_of(size) is None:
             raise ConfigurationError(f"batch_size must be an integer >= 1, got {size!r}")
         if self._drop_last and size > self._samples:
             raise ConfigurationError(
@@ -368,7 +369,7 @@ def _problems(samples: int, seed: int, workers: int, prefetch: int) -> list[str]
     problems = []
     if samples < 1:
         problems.append("the data must have at least one sample, got none")
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+    if whole_of(seed, least=0, most=None) is None:
         problems.append(f"seed must be an integer >= 0, got {seed!r}")
     if workers < 0:
         problems.append(f"workers must be >= 0, got {workers}")

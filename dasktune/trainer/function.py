@@ -8,11 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from types import FrameType
-from typing import Any, ClassVar, NoReturn, SupportsFloat
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
-from dasktune.errors import ConfigurationError, StateError, TrainerError, UnknownValueError, refuse
+from dasktune._numbers import measured, not_measured
+from dasktune.errors import (
+    ConfigurationError,
+    StateError,
+    TrainerError,
+    UnknownValueError,
+    refuse,
+)
 from dasktune.space.domains import Choice, Float, Int
 from dasktune.trainer import attributes
 from dasktune.trainer.base import problems_of
@@ -359,12 +366,7 @@ class Run(Mapping[str, Value]):
             raise TrainerError(
                 f"run.report must get metrics by name, such as run.report(loss=0.1), got {got}"
             )
-        for name, value in metrics.items():
-            shape = tuple(getattr(value, "shape", ()))
-            if shape or not isinstance(value, SupportsFloat):
-                got = f"an array of shape {shape}" if shape else f"{value!r}"
-                raise TrainerError(f"run.report: metric {name!r} must be a number, got {got}")
-        self.metrics |= {name: _held(value) for name, value in metrics.items()}
+        self.metrics |= {name: _held(name, value) for name, value in metrics.items()}
 
     # -------------------------------------------------------------- for the trainer only
 
@@ -590,11 +592,13 @@ def _free(name: str, taken: Mapping[str, Any]) -> str:
     return next(other for i in count(len(taken)) if (other := f"{name}_{i}") not in taken)
 
 
-def _held(value: Any) -> Any:
-    """Return a number in a form that a state can hold and the rest of a step cannot change."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    return value if isinstance(value, (int, float, np.number, np.bool_)) else float(value)
+def _held(name: str, value: Any) -> Any:
+    """Return a metric in a form that a state can hold and the rest of a step cannot change."""
+    if isinstance(value, torch.Tensor) and not value.shape:
+        return value.detach().clone()  # its number would wait for the GPU
+    if (number := measured(value)) is None:
+        raise TrainerError(f"run.report: metric {name!r} must be a {not_measured(value)}")
+    return value if isinstance(value, (int, float, np.number, np.bool_)) else number
 
 
 def _names_in(frame: FrameType, objects: tuple[Any, ...]) -> list[str]:

@@ -8,9 +8,9 @@ import traceback
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, SupportsFloat
+from typing import Any
 
+from dasktune._numbers import measured, not_measured
 from dasktune.errors import (
     InternalError,
     ResumeError,
@@ -22,6 +22,7 @@ from dasktune.errors import (
 from dasktune.sequences import as_sequence
 from dasktune.trainer.base import GivenTrainer, has_setup
 from dasktune.trainer.given import as_trainer
+from dasktune.trainer.given_config import plain_config
 from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.opening import is_library_file
 from dasktune.trainer.proof.arrays import arrays_of
@@ -284,7 +285,8 @@ def run_alone(
     def values(step: Step) -> dict[str, Value]:
         return {name: function(step) for name, function in functions.items()}
 
-    run = TrainerRun.start(made, values(0), config=config or {}, seed=seed, device=device)
+    given = plain_config(made, config)
+    run = TrainerRun.start(made, values(0), config=given, seed=seed, device=device)
     metrics: dict[Step, dict[str, float]] = {}
     states: dict[Step, dict[str, Any]] = {}
     for step in range(steps):
@@ -393,16 +395,11 @@ def _name(trainer: str, key: object) -> str:
 
 
 def _number(trainer: str, key: object, value: object) -> float:
-    """Return a metric, a Python, NumPy or torch scalar, as a float."""
-    if isinstance(value, Real):
-        return float(value)
-    # float() would accept any array of one element, with a warning.
-    if isinstance(value, SupportsFloat) and getattr(value, "ndim", 0) == 0:
-        try:
-            return float(value)
-        except (TypeError, ValueError, RuntimeError):
-            pass
-    raise TrainerError(f"{trainer}.evaluate: metric {key!r} must be a number, got {_short(value)}")
+    """Return a metric as a float."""
+    if (number := measured(value)) is not None:
+        return number
+    got = f"{not_measured(value)} ({type(value).__name__})"
+    raise TrainerError(f"{trainer}.evaluate: metric {key!r} must be a {got}")
 
 
 def _short(value: object) -> str:

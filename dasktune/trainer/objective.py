@@ -9,9 +9,9 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from numbers import Real
 from typing import Any, ClassVar, NoReturn
 
+from dasktune._numbers import measured, not_measured
 from dasktune.errors import (
     ConfigurationError,
     StateError,
@@ -19,6 +19,7 @@ from dasktune.errors import (
     UnknownValueError,
     name_problems,
     refuse,
+    shown,
 )
 from dasktune.space.define_by_run import Suggesting
 from dasktune.space.domains import Choice, Float, Int
@@ -83,11 +84,9 @@ def from_optuna(
     {1: {'value': 0.25}, 2: {'value': 0.0625}}
     """
     if inspect.isclass(objective) or not inspect.isfunction(objective):
-        raise ConfigurationError(
-            f"objective must be a function of a trial, made by def, got {objective!r}"
-        )
+        raise ConfigurationError(_no_function(shown(objective)))
     if objective.__name__ == "<lambda>":
-        raise ConfigurationError("objective must be a function of a trial, made by def, got lambda")
+        raise ConfigurationError(_no_function("a lambda"))
     refuse(problem.replace("the run", "the trial") for problem in problems_of(objective))
 
     @wraps(objective)
@@ -102,6 +101,13 @@ def from_optuna(
     members = {"objective": staticmethod(objective), "ends_early": ends_early, **place, **options}
     vars(drawn)[TRAINER] = type(objective.__name__, (ObjectiveTrainer,), members)
     return drawn
+
+
+def _no_function(given: str) -> str:
+    return (
+        f"objective must be a function of a trial, made by def, got {given}; write a function that "
+        "calls yours: def objective(trial): return yours(trial, ...)"
+    )
 
 
 TRAINER = "_dasktune_trainer"
@@ -163,12 +169,12 @@ class ObjectiveTrial:
     def set_user_attr(self, key: str, value: Any) -> None:
         """Keep a value; a number is a metric from the present step on."""
         self.user_attrs[key] = value
-        if not isinstance(value, Real):
+        if (number := measured(value)) is None:
             logger.warning("user attribute %r is not kept: a trial keeps numbers only", key)
             return
         if key == VALUE or (problems := name_problems("a user attribute", key)):
             raise TrainerError(problems[0] if key != VALUE else f"{key!r} is the objective's value")
-        self._metrics[key] = float(value)
+        self._metrics[key] = number
 
     def __getattr__(self, name: str) -> NoReturn:
         known = "params, report, set_user_attr, should_prune, suggest_categorical, suggest_float, "
@@ -281,12 +287,9 @@ class ObjectiveTrainer(Trainer):
 
 
 def _number(what: str, value: Any) -> float:
-    if isinstance(value, str | bool) or value is None:
-        raise TrainerError(f"{what} must be a number, got {value!r}")
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TrainerError(f"{what} must be one number, got {value!r}") from None
+    if (number := measured(value)) is None:
+        raise TrainerError(f"{what} must be one {not_measured(value)}")
+    return number
 
 
 def _is_pruned(error: Exception) -> bool:

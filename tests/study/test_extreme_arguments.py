@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import dasktune as dt
-from dasktune._study.config import MOST_NESTED
 from dasktune.errors import ConfigurationError, DasktuneError
 from dasktune.graph.keys import encode_at
 from dasktune.sequences import Constant, Exponential
 from dasktune.sequences.core import MOST_VALUES
+from dasktune.trainer.given_config import MOST_NESTED
 
 HUGE = 10**400
 UNPRINTABLE = 10**5000

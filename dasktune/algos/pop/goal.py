@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from dasktune._numbers import real_of
 from dasktune.algos.stopping import checked_sides
 from dasktune.sequences.values import Arguments
 from dasktune.types import Direction, Metrics
@@ -92,13 +93,12 @@ def seconds_in(check: Arguments, name: str, time: object) -> float:
     """
     if time is None:
         return math.inf
-    number = time
+    number = real_of(time)
     if isinstance(time, str):
         text = re.fullmatch(rf"\s*(\d+(?:\.\d*)?)\s*({'|'.join(UNITS)})\s*", time)
-        number = float(text[1]) * UNITS[text[2]] if text else None
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if is_number and 0 < number <= LONGEST:  # type: ignore[operator]
-        return float(number)  # type: ignore[arg-type]
+        number = float(text[1]) * UNITS[text[2]] if text else math.nan
+    if 0 < number <= LONGEST:
+        return number
     units = ", ".join(UNITS)
     check.add(f"{name} must be seconds > 0, or a number with one of {units}, got {time!r}")
     return math.inf

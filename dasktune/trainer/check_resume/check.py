@@ -36,6 +36,7 @@ from dasktune.trainer.fingerprint.fingerprint import taken
 from dasktune.trainer.fingerprint.read_files import kept_files
 from dasktune.trainer.generators import is_cuda
 from dasktune.trainer.given import as_trainer
+from dasktune.trainer.given_config import plain_config
 from dasktune.trainer.proof.differences import Difference, state_differences
 from dasktune.trainer.proof.remedies import harmless_in_state
 from dasktune.types import Step
@@ -199,6 +200,7 @@ def check_resume(
     elif horizon is not None and horizon < SHORTEST:
         problems.append(f"total must be >= {SHORTEST}, got {horizon}")
     refuse(problems)
+    config = plain_config(checked, config)
     limit = limit or CheckLimit()
     if split is not None and total is not None:
         plan = plan_one(functions, split, total)
@@ -207,7 +209,7 @@ def check_resume(
     tolerance = tolerance_of(checked, device)
     given = _Given(
         code=pack(checked),
-        config=config or {},
+        config=config,
         seed=seed,
         device=device,
         tolerance=tolerance,
@@ -231,13 +233,13 @@ def check_resume(
         kept=tuple(dict.fromkeys(rest.get("kept", ()))),
         unchecked=tuple(_unchecked(plan, whole, rest)),
         is_cut_short=not differences and ("quiet" not in rest or bool(_missing(plan, rest))),
-        files=kept_files(whole.get("files", ()), checked, config or {}),
+        files=kept_files(whole.get("files", ()), checked, config),
     )
     if (storage is not None or database is not None) and not report.is_empty:
         # Workers import this module, and have no use for SQLAlchemy.
         from dasktune.trainer.check_resume.verdict import recorded_in, verdict, with_known_files
 
-        take = partial(taken, checked, config or {}, depends_on=tuple(depends_on))
+        take = partial(taken, checked, config, depends_on=tuple(depends_on))
         with recorded_in(storage, database) as verdicts:
             covered, _ = with_known_files(verdicts, take(), {}, take)
             outcome = verdict(

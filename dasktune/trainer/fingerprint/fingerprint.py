@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
-from dasktune.errors import ConfigurationError, refuse
+from dasktune.errors import ConfigurationError, refuse, shown
 from dasktune.trainer.fingerprint.data import data_digest, json_digest
 from dasktune.trainer.fingerprint.named_files import MOST_BYTES, covered_files, left_out, path_of
 from dasktune.trainer.fingerprint.packages import IN_ENVIRONMENT, installed_digest
 from dasktune.trainer.fingerprint.read_files import LABEL, changed_files, code_folder, places
 from dasktune.trainer.fingerprint.references import NOT_COVERED, Code
 from dasktune.trainer.fingerprint.written import Key
+from dasktune.trainer.given_config import config_remedy
 from dasktune.trainer.settings import SETTINGS, changed_settings
 
 RULE = 2
@@ -383,7 +384,10 @@ def _json_problems(value: object, path: str) -> Iterator[str]:
                 yield f"{path} must have names as keys, got {key!r}"
             yield from _json_problems(item, f"{path}[{key!r}]")
     else:
-        yield f"{path} must be a JSON value, got {value!r} ({type(value).__name__})"
+        yield (
+            f"{path} must be a JSON value, got {shown(value)} ({type(value).__name__}); "
+            f"{config_remedy(value)}"
+        )
 
 
 def _named(parts: Iterable[tuple[str, str]]) -> dict[str, str]:
