@@ -21,6 +21,14 @@ _SPOILING = (
 _FULL = ("out of memory", "OUT_OF_MEMORY", "cudaErrorMemoryAllocation", "OutOfMemoryError")
 """How they name that its memory is full, which leaves the process usable."""
 
+_DAEMON = "daemonic processes are not allowed to have children"
+"""What `multiprocessing` says in a worker that is a daemon."""
+
+_DAEMON_REMEDY = (
+    "; the workers of this cluster are daemons: set distributed.worker.daemon: false for them, or "
+    "start them with --no-nanny"
+)
+
 
 def in_words(error: BaseException) -> dict[str, str]:
     """Return an error's last line as ``message`` and all that is known of it as ``traceback``.
@@ -29,8 +37,9 @@ def in_words(error: BaseException) -> dict[str, str]:
     """
     message = tracebacks.format_exception_only(error)[-1].strip()
     lines = tracebacks.format_exception(error)
+    remedy = _DAEMON_REMEDY if any(_DAEMON in each.args for each in _causes(error)) else ""
     return {
-        "message": sendable(message)[:LONGEST_MESSAGE],
+        "message": f"{sendable(message)[: LONGEST_MESSAGE - len(remedy)]}{remedy}",
         "traceback": sendable("".join(lines))[-LONGEST_TRACEBACK:],
     }
 
