@@ -36,6 +36,7 @@ _HOMES = {
     "doctor": "dasktune.doctor",
     "from_optuna": "dasktune.trainer.objective",
     "loader": "dasktune.trainer",
+    "load_study": "dasktune._study.loading",
     "local_client": "dasktune._cluster.local",
     "merge_rate": "dasktune._results.merge_rate",
     "preview": "dasktune._study.preview",

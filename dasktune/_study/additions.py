@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from dasktune._driver.history import History
 from dasktune._results.rows import objective_of
-from dasktune._study.imported_trials import Earlier, earlier_trials, plain_params
+from dasktune._study.imported_trials import Earlier, earlier_trial, earlier_trials, plain_params
 from dasktune._study.memory import StudyMemory
 from dasktune.errors import ConfigurationError, refuse, shown, unknown
 from dasktune.storage.verdicts import Verdicts
@@ -61,9 +61,10 @@ class StudyAdditions:
 
     def add_trial(
         self,
-        params: Mapping[str, Value],
-        values: float | Iterable[float],
+        params: Any,
+        values: float | Iterable[float] | None = None,
         *,
+        value: float | None = None,
         steps: Step = 1,
         user_attrs: Mapping[str, object] | None = None,
     ) -> int:
@@ -73,12 +74,23 @@ class StudyAdditions:
 
         Parameters
         ----------
-        values
+        params
+            The hyper-parameters by name; or a finished ``optuna.trial.FrozenTrial``, alone: it
+            has all the rest.
+        values, value
             The metric after `steps` steps, or one value for each objective.
         steps
             Number of steps that it was trained.
         """
-        trial = Earlier.of(params, values, steps, user_attrs or {}, self._objective)
+        given = [each for each in (values, value) if each is not None]
+        if hasattr(params, "distributions"):
+            if given or user_attrs is not None or steps != 1:
+                raise ConfigurationError("a trial of Optuna must be given alone: it has the rest")
+            trial = earlier_trial(params, params.user_attrs, self._objective)
+        else:
+            if len(given) != 1:
+                raise ConfigurationError("exactly one of values and value must be given")
+            trial = Earlier.of(params, given[0], steps, user_attrs or {}, self._objective)
         return self._add([trial])[0]
 
     def warm_start(self, source: object) -> list[int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from dasktune._driver.transfer import Transfer
 from dasktune._engine.trials import Repeated, Trial, TrialRecord
@@ -99,6 +99,12 @@ class Study:
 
     def __repr__(self) -> str:
         return repr(self.results)
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigurationError(
+            f"study {self.name!r} must not be pickled or copied: it has a database open; take what "
+            "is needed of it, or read it elsewhere by dasktune.load_study(name, storage=...)"
+        )
 
     _repr_html_ = method_of("dasktune.report.notebook:study_html")
 
