@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 from itertools import count
 from textwrap import dedent
@@ -30,4 +31,6 @@ class Notebook:
         """Run a cell."""
         text, name = dedent(text), f"<ipython-input-{next(_NUMBERS)}>"
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-        exec(compile(text, name, "exec"), vars(self._module))
+        for statement in ast.parse(text).body:  # each is compiled alone
+            alone = ast.Module(body=[statement], type_ignores=[])
+            exec(compile(alone, name, "exec", dont_inherit=True), vars(self._module))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import sys
 import threading
@@ -18,7 +19,10 @@ from dasktune._study.displayed import in_notebook
 from dasktune.algos import Grid
 from dasktune.errors import ConfigurationError
 from dasktune.report.progress import CellOutput
+from dasktune.trainer.fingerprint.fingerprint import fingerprint
+from dasktune.trainer.given import as_trainer
 from tests.holding import PATIENCE
+from tests.study.cells import Notebook
 from tests.toy_trainers import Adding
 
 SPACE = dt.Space(lr=[0.1, 0.2, 0.3])
@@ -150,3 +154,56 @@ def test_a_cell_keeps_the_last_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     output.update("3 < 4")
     output.update("done")
     assert shown == ["<pre>3 &lt; 4</pre>", "<pre>done</pre>"]
+
+
+CELL = """
+import time
+import numpy as np
+import dasktune as dt
+
+class Net(dt.Trainer):
+    def build(self, hp):
+        self.total = float(np.zeros(1)[0])
+
+    def train(self):
+        time.sleep(0)
+        self.total += sum(np.float64(each) for each in (1, 2))
+
+    def evaluate(self):
+        return {"loss": self.total}
+
+    def state_dict(self):
+        return {"total": self.total}
+
+    def load_state_dict(self, state):
+        self.total = state["total"]
+
+def train(run):
+    total = lambda: np.float64(1) + time.time() * 0
+    for _ in run.steps():
+        run.report(loss=total())
+"""
+
+
+def test_cell_with_its_imports_has_no_gap_of_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("cells_with_imports")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    notebook = Notebook(module)
+    notebook.run(CELL)
+    trainers = [notebook.Net, as_trainer(notebook.train)]
+    gaps = [fingerprint(trainer, {}).gaps for trainer in trainers]
+    assert not [name for each in gaps for name in each if "source" in name]
+    notebook.run(CELL.replace("sleep(0)", "sleep(0.0)"))
+    assert fingerprint(notebook.Net, {}).digest != fingerprint(trainers[0], {}).digest
+
+
+def test_definition_that_was_edited_after_its_import_has_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "edited_after_import.py"
+    file.write_text(CELL)
+    module = importlib.import_module(file.stem)
+    file.write_text(CELL.replace("time.sleep(0)", "time.sleep(1)"))
+    gaps = fingerprint(module.Net, {}).gaps
+    assert [name for name in gaps if "source" in name] == ["Net.train: its source"]

@@ -6,6 +6,7 @@ none of them, and is the same in every version of Python.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import dis
@@ -16,7 +17,8 @@ import weakref
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -35,6 +37,9 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Statement = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _KINDS = ("staticmethod", "classmethod", "property")
 _IGNORED_FIELDS = ("ctx", "kind", "type_comment", "type_ignores")
+_FUTURES = reduce(
+    or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT")
 
 
@@ -128,8 +133,7 @@ class Sources:
             return None
         if _running_text(code) is not None:
             return _piece(node, file)
-        running = code_content(code)
-        is_running = any(code_content(item) == running for item in file.codes_at(node))
+        is_running = file.has_code(node, code)
         if is_running:
             _note_running(code, file.text)
         return replace(_piece(node, file), is_running=is_running)
@@ -142,8 +146,7 @@ class Sources:
         node = None if file is None else _function_node(file, code)
         if file is None or node is None:
             return None
-        running = code_content(code)
-        return node if any(code_content(each) == running for each in file.codes_at(node)) else None
+        return node if file.has_code(node, code) else None
 
     def tree(self, code: CodeType, namespace: dict[str, Any] | None = None) -> ast.Module | None:
         """Return the syntax tree of the file of running code; None if its source is unknown."""
@@ -244,7 +247,7 @@ class _File:
     """
 
     def __init__(self, text: str, name: str) -> None:
-        self.text = text
+        self.text, self._name = text, name
         self.tree = parsed(text)
         compiled = compile(self.tree, name, "exec", dont_inherit=True)
         self.pieces: dict[ast.AST, Piece] = {}
@@ -262,6 +265,26 @@ class _File:
     def codes_at(self, node: _Definition) -> Sequence[CodeType]:
         """Return the code objects that were compiled from a definition."""
         return self._codes.get(_place(node), ())
+
+    def has_code(self, node: _Definition, running: CodeType) -> bool:
+        """Return whether running code was compiled from a definition.
+
+        IPython compiles the statements of a cell one by one. A function that calls
+        ``time.sleep`` has other instructions where ``import time`` was compiled with it.
+        """
+        content = code_content(running)
+        if any(code_content(code) == content for code in self.codes_at(node)):
+            return True
+        (statement,) = (each for each in self.tree.body if _holds_node(each, node))
+        alone = ast.Module(body=[statement], type_ignores=[])
+        flags = running.co_flags & _FUTURES  # those of an earlier cell
+        compiled = compile(alone, self._name, "exec", flags, dont_inherit=True)
+        place = _place(node)
+        return any(
+            code_content(code) == content
+            for code in _codes(compiled)
+            if (code.co_name, code.co_firstlineno) == place
+        )
 
     def class_node(self, thing: type, line: int | None) -> ast.ClassDef | None:
         """Return the last class of a name; with a line, the last one around that line."""
@@ -427,6 +450,10 @@ def _holds(node: ast.AST, place: tuple[int | None, ...]) -> bool:
     begin = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
     end = (getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0))
     return begin <= (first, start) and (last, stop) <= end
+
+
+def _holds_node(statement: ast.stmt, node: ast.AST) -> bool:
+    return any(each is node for each in ast.walk(statement))
 
 
 def _place(node: _Definition) -> _Place:
