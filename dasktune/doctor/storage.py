@@ -114,7 +114,11 @@ def _opened(url: str, seconds: float) -> Files:
 
 def _are_there(files: Files, folder: str, names: Sequence[str]) -> list[bool]:
     contents = files.read(folder, names)
-    return [content is not None and content.tobytes() == folder.encode() for content in contents]
+    expected = np.frombuffer(folder.encode(), np.uint8)
+    return [
+        isinstance(content, np.ndarray) and np.array_equal(content, expected)
+        for content in contents
+    ]
 
 
 def _speed(files: Files, path: str, nbytes: int) -> tuple[float, float]:
@@ -123,9 +127,9 @@ def _speed(files: Files, path: str, nbytes: int) -> tuple[float, float]:
     began = time.perf_counter()
     files.write(path, {"file": [content]})
     written = time.perf_counter()
-    there = files.read(path, ["file"])[0]
+    there = files.read(path, ["file"], most={"file": nbytes})[0]
     ended = time.perf_counter()
-    if there is None or not np.array_equal(there, content):
+    if not isinstance(there, np.ndarray) or not np.array_equal(there, content):
         raise OSError("a file is read otherwise than it was written")
     return nbytes / (written - began), nbytes / (ended - written)
 

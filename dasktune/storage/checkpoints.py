@@ -27,11 +27,11 @@ from uuid import uuid4
 import numpy as np
 
 from dasktune._engine.timeouts import STORE_CHECK_SECONDS
-from dasktune.errors import CorruptCheckpointError, StorageError
+from dasktune.errors import CorruptCheckpointError, StateError, StorageError
 from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer
 from dasktune.storage.codec import VERSION, Snapshot, decode
-from dasktune.storage.files.base import Entry, Files
+from dasktune.storage.files.base import MOST_NBYTES, Entry, Files, Unreadable
 from dasktune.storage.files.clock import store_time
 from dasktune.storage.files.failures import reason_of
 from dasktune.storage.files.objects import open_files
@@ -50,6 +50,9 @@ _FORMAT, _VERSION, _VERSION_WITH_STATE = "dasktune-commit", 2, 3
 
 SMALL_NBYTES = 64 * 2**10
 """Largest state, document and tensors, that lies in its commit."""
+
+_USUAL_NBYTES = 2**20
+"""Commits of at most this size are read together."""
 
 _AT_ONCE = 128
 """Most commits that are read together: with the states in them, all would fill the memory."""
@@ -251,6 +254,8 @@ class CheckpointStore:
         """
         with self._failing("read from"):
             content = self._files.read("", [layout.MARKER])[0]
+        if isinstance(content, Unreadable):
+            raise StorageError(f"cannot use {self.url}: its {layout.MARKER} {content.reason}")
         return None if content is None else _name_in(self.url, content.tobytes())
 
     def save(
@@ -273,6 +278,8 @@ class CheckpointStore:
 
         Raises
         ------
+        StateError
+            If the reports fill more than a commit may hold.
         StorageError
             If the store cannot be written.
         """
@@ -295,6 +302,12 @@ class CheckpointStore:
             seconds=seconds,
         )
         content = commit_bytes(commit, data if is_small else None, proof)
+        if len(content) > MOST_NBYTES:  # nobody would read it
+            raise StateError(
+                "reports",
+                f"commit must have at most {MOST_NBYTES:,} bytes, got {len(content):,}: "
+                "report fewer metrics between two checkpoints",
+            )
         with self._failing("write to"):
             while not self._files.create(path, content):
                 winner = self._winner(key)
@@ -342,10 +355,10 @@ class CheckpointStore:
         commit = file.commit
         folder = layout.state_folder(key, commit.attempt, commit.step)
 
-        def read(names: Sequence[str]) -> list[Buffer | None]:
+        def read(most: Mapping[str, int]) -> list[Buffer | Unreadable | None]:
             if file.array is None:
-                return self._files.read(folder, names)
-            return [file.array.get(name) for name in names]
+                return self._files.read(folder, list(most), most=most)
+            return [file.array.get(name) for name in most]
 
         with _blaming(key, commit.attempt):
             with self._failing("read from"):
@@ -503,17 +516,21 @@ class CheckpointStore:
         while wanted := list(itertools.islice(left, _AT_ONCE)):
             names = [layout.commit_path(key).removeprefix(f"{layout.ROOT}/") for key in wanted]
             with self._failing("read from"):
-                contents = self._files.read(layout.ROOT, names)
+                contents = self._files.read(
+                    layout.ROOT, names, most=dict.fromkeys(names, _USUAL_NBYTES)
+                )
             for key, content in zip(wanted, contents, strict=True):
-                file = None if content is None else _readable(key, content.tobytes())
+                # A larger commit is read alone: so many of them would fill the memory.
+                is_large = isinstance(content, Unreadable)
+                whole = self._commit_content(key) if is_large else _bytes_of(content)
+                file = None if whole is None else _readable(key, whole)
                 if file is not None:
                     yield key, file
 
-    def _commit_content(self, key: str) -> bytes | None:
+    def _commit_content(self, key: str) -> bytes | Unreadable | None:
         folder = layout.key_folder(key)
         with self._failing("read from"):
-            content = self._files.read(folder, [layout.COMMIT])[0]
-        return None if content is None else content.tobytes()
+            return _bytes_of(self._files.read(folder, [layout.COMMIT])[0])
 
     def _is_small(self, snapshot: Snapshot, data: ArrayFiles) -> bool:
         """Return whether a new state lies in its commit."""
@@ -590,15 +607,21 @@ def commit_bytes(commit: Commit, array: ArrayFiles | None, proof: str = "") -> b
     return json.dumps(text, allow_nan=False).encode()
 
 
-def _commit_of(key: str, content: bytes) -> _CommitFile:
+def _bytes_of(content: Buffer | Unreadable | None) -> bytes | Unreadable | None:
+    return content.tobytes() if isinstance(content, np.ndarray) else content
+
+
+def _commit_of(key: str, content: bytes | Unreadable) -> _CommitFile:
     with _blaming(key):
+        if isinstance(content, Unreadable):
+            raise CorruptCheckpointError(f"commit {content.reason}")
         file = _commit_from_bytes(content)
         if file.commit.key != key:
             raise CorruptCheckpointError(f"commit is of the key {file.commit.key}")
     return file
 
 
-def _readable(key: str, content: bytes) -> _CommitFile | None:
+def _readable(key: str, content: bytes | Unreadable) -> _CommitFile | None:
     try:
         return _commit_of(key, content)
     except (CorruptCheckpointError, NewerFormatError):

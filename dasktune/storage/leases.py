@@ -22,7 +22,7 @@ from typing import Any
 from dasktune._engine.timeouts import LEASE_LIMIT_SECONDS
 from dasktune.sequences import sequence_from_json
 from dasktune.storage import layout
-from dasktune.storage.files.base import Files
+from dasktune.storage.files.base import Files, Unreadable
 from dasktune.types import Sequences, Step
 
 logger = logging.getLogger(__name__)
@@ -230,6 +230,9 @@ class Leases:
         for holder, content in zip(holders, contents, strict=True):
             if content is None:
                 continue
+            if isinstance(content, Unreadable):
+                self._warn(holder)
+                continue
             try:
                 drivers.append(self._driver_in(holder, content.tobytes(), parsed))
             except INVALID:
@@ -291,8 +294,10 @@ class Leases:
         Anyone may have written the file: invalid requests are left out.
         """
         content = self._files.read("", [layout.save_request_path(holder)])[0]
+        if content is None or isinstance(content, Unreadable):
+            return []
         try:
-            document = json.loads(b"" if content is None else content.tobytes())
+            document = json.loads(content.tobytes())
             first = document["total"] - len(document["requests"])
             texts = document["requests"][max(0, seen - first) :]
         except INVALID:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dasktune.errors import StorageError
 from dasktune.storage import layout
-from dasktune.storage.files.base import Files
+from dasktune.storage.files.base import Files, Unreadable
 from dasktune.storage.files.failures import reason_of
 from dasktune.storage.redaction import showable
 
@@ -55,6 +55,8 @@ def recorded_class(files: Files, fingerprint: str) -> RecordedClass | None:
         [content] = files.read(folder, [name])
     except OSError as error:
         raise StorageError(f"cannot read numeric classes: {reason_of(error)}") from showable(error)
+    if isinstance(content, Unreadable):
+        return UNREADABLE
     return None if content is None else _from_bytes(content.tobytes())
 
 

@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 
+import numpy as np
+
 from dasktune.errors import StorageError
 from dasktune.storage import layout
 from dasktune.storage.database.database import Database
@@ -104,7 +106,8 @@ class Verdicts:
             contents = self._files.read("", names)
         except OSError as error:
             raise StorageError(f"cannot read the verdicts: {reason_of(error)}") from showable(error)
-        verdicts = [from_bytes(each.tobytes()) for each in contents if each is not None]
+        readable = [each for each in contents if isinstance(each, np.ndarray)]
+        verdicts = [from_bytes(each.tobytes()) for each in readable]
         return [each for each in verdicts if each is not None and each.fingerprint == fingerprint]
 
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from dasktune.errors import CorruptCheckpointError
 from dasktune.storage.buffers import ALIGNMENT, PAGE, Buffer, empty
+from dasktune.storage.files.base import Unreadable
 
 CHUNK_BYTES = 32 * 2**20
 """Size of the largest chunk; larger arrays have several equal chunks. Part of the format."""
@@ -43,8 +44,11 @@ _THREADS = 2
 _AT_ONCE = 64
 """Files read together: with a forged size, reading ends at the first missing chunk."""
 
-Read = Callable[[Sequence[str]], list[Buffer | None]]
-"""Returns the content of files by name, None for a missing file."""
+MOST_METADATA = 2**30
+"""Bytes of the largest metadata that are read; the document of a state lies in them."""
+
+Read = Callable[[Mapping[str, int]], list[Buffer | Unreadable | None]]
+"""Returns the content of files, None for a missing file, from the most bytes by name."""
 
 
 class ArrayFiles(Mapping[str, Iterable[Buffer]]):
@@ -145,7 +149,8 @@ def read_array(read: Read, nbytes: int) -> tuple[Chunks, bytes]:
     names = itertools.chain([METADATA], _chunk_names(nbytes))
     files: list[Buffer] = []
     while batch := list(itertools.islice(names, _AT_ONCE)):
-        files += map(_whole, batch, read(batch), itertools.repeat(size))
+        most = {name: MOST_METADATA if name == METADATA else size + _CRC_BYTES for name in batch}
+        files += map(_whole, batch, read(most), itertools.repeat(size))
     metadata, *chunks = files
     attributes = _attributes(metadata.tobytes(), nbytes)
     return Chunks(chunks, nbytes), attributes
@@ -191,10 +196,12 @@ def _with_crc(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
     yield np.frombuffer(value.to_bytes(_CRC_BYTES, "little"), np.uint8)
 
 
-def _whole(name: str, content: Buffer | None, size: int) -> Buffer:
+def _whole(name: str, content: Buffer | Unreadable | None, size: int) -> Buffer:
     what = name if name == METADATA else f"chunk {name}"
     if content is None:
         raise CorruptCheckpointError(f"{what} is missing")
+    if isinstance(content, Unreadable):
+        raise CorruptCheckpointError(f"{what} {content.reason}")
     if name != METADATA and content.size != size + _CRC_BYTES:
         raise CorruptCheckpointError(
             f"{what} must have {size + _CRC_BYTES} bytes, got {content.size}"

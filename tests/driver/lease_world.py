@@ -43,7 +43,7 @@ from dasktune.graph.view import RunView
 from dasktune.sequences import MultiStep
 from dasktune.storage.buffers import Buffer
 from dasktune.storage.checkpoints import CheckpointStore, Commit
-from dasktune.storage.files.base import Entry, Parts
+from dasktune.storage.files.base import NO_BOUNDS, Entry, Parts, Unreadable
 from dasktune.types import Metrics, Step
 from tests.torture.turns import Turns
 from tests.torture.ways import ROOT, State, Ways, metrics_of
@@ -96,7 +96,9 @@ class MemoryFiles:
         self._before()
         self._contents[path] = content
 
-    def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
+    def read(
+        self, folder: str, names: Sequence[str], *, most: Mapping[str, int] = NO_BOUNDS
+    ) -> list[Buffer | Unreadable | None]:
         self._before()
         contents = [self._contents.get(f"{folder}/{name}".lstrip("/")) for name in names]
         return [None if found is None else np.frombuffer(found, np.uint8) for found in contents]
@@ -109,7 +111,7 @@ class MemoryFiles:
         for path in paths:
             self._contents.pop(path, None)
 
-    def remove_same(self, path: str, content: bytes) -> bool:
+    def remove_same(self, path: str, content: bytes | Unreadable) -> bool:
         self._before()
         if self._contents.get(path) != content:
             return False

@@ -35,7 +35,7 @@ from dasktune.sequences import Constant
 from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer
 from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.storage.files.base import Entry
+from dasktune.storage.files.base import NO_BOUNDS, Entry, Unreadable
 from dasktune.storage.files.local import LocalFiles
 from dasktune.storage.leases import HeldLeases, Lease, Leases, SaveRequest
 from tests.holding import PATIENCE, wait_until
@@ -60,9 +60,11 @@ class CountedFiles(LocalFiles):
         self._note(f"write {path}")
         super().replace(path, content, durable=durable)
 
-    def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
+    def read(
+        self, folder: str, names: Sequence[str], *, most: Mapping[str, int] = NO_BOUNDS
+    ) -> list[Buffer | Unreadable | None]:
         self._note(f"read {len(names)}")
-        return super().read(folder, names)
+        return super().read(folder, names, most=most)
 
     def entries(self, folder: str) -> Iterator[Entry]:
         self._note(f"list {folder}")

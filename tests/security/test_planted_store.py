@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from socket import AF_UNIX, socket
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,10 +17,15 @@ import pytest
 from typer.testing import CliRunner
 
 from dasktune.cli.commands import app
-from dasktune.errors import CorruptCheckpointError
+from dasktune.errors import CorruptCheckpointError, StateError, StorageError
+from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit, commit_bytes
 from dasktune.storage.codec import encode
+from dasktune.storage.files.base import MOST_NBYTES
+from dasktune.storage.leases import Leases
+from dasktune.storage.numerics import UNREADABLE, recorded_class
 from dasktune.storage.tensors import digest_of
+from dasktune.storage.verdicts import Verdicts
 
 KEY, ATTEMPT = "a1f0" * 8, "0-77"
 STATE = {"weight": np.arange(4.0), "step": 3}
@@ -191,11 +199,115 @@ def test_no_error_shows_what_a_link_leads_to(store: CheckpointStore, tmp_path: P
         store.save(encode(STATE), key=KEY, attempt=ATTEMPT, step=3)
 
 
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(20 * 2**30)
+
+
+def folder_with_a_file(path: Path) -> None:
+    path.mkdir()
+    (path / "more").write_bytes(b"more")
+
+
+def locked(path: Path) -> None:
+    path.write_bytes(b"{}")
+    path.chmod(0)
+
+
+PLANTED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "sparse": (sparse, r"has more than [\d,]+ bytes"),
+    "folder": (folder_with_a_file, "is a folder"),
+    "pipe": (os.mkfifo, "is not a regular file"),
+    "socket": (lambda path: socket(AF_UNIX).bind(str(path)), "is not a regular file"),
+    "endless": (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
+    "link to itself": (lambda path: path.symlink_to(path.name), "is a link to itself"),
+    "link to nothing": (lambda path: path.symlink_to("none"), "is a link to a missing file"),
+}
+FILES = ["commit", f"{ATTEMPT}/step-3/zarr.json", f"{ATTEMPT}/step-3/c.0"]
+"""The files of a checkpoint."""
+
+
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", ["commit", f"{ATTEMPT}/step-3/zarr.json", f"{ATTEMPT}/step-3/c.0"])
-def test_a_pipe_in_place_of_a_file_holds_nobody_up(store: CheckpointStore, name: str) -> None:
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(("plant", "reason"), PLANTED.values(), ids=PLANTED)
+def test_planted_file_of_any_kind_is_named_and_replaced(
+    store: CheckpointStore, plant: Callable[[Path], object], reason: str, name: str
+) -> None:
     (folder() / name).unlink()
-    os.mkfifo(folder() / name)
-    with pytest.raises(CorruptCheckpointError):
+    plant(folder() / name)
+    with pytest.raises(CorruptCheckpointError, match=f"{Path(name).name} {reason}"):
         store.load(KEY)
-    assert store.discard(KEY)
+    for command in (["ls", "store"], ["gc", "store", "--dry-run"]):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+    if name != "commit":
+        assert store.discard(KEY)
+    new = store.save(encode(STATE), key=KEY, attempt="1-78", step=3)
+    assert new.attempt == "1-78"
+    assert np.array_equal(store.load(KEY)[0]["weight"], STATE["weight"])
+
+
+def test_commit_that_its_user_must_not_read_is_replaced() -> None:
+    """A user of the group that owns the folder removes it; root may read all files."""
+    with TemporaryDirectory(dir="/tmp") as place, as_another_user(Path(place)):
+        store = CheckpointStore(f"{place}/store")
+        store.save(encode(STATE), key=KEY, attempt=ATTEMPT, step=3)
+        locked(Path(place) / "store" / layout.commit_path(KEY))
+        with pytest.raises(CorruptCheckpointError, match="commit must not be read by this user"):
+            store.load(KEY)
+        assert store.save(encode(STATE), key=KEY, attempt="1-78", step=3).attempt == "1-78"
+
+
+@contextmanager
+def as_another_user(place: Path) -> Iterator[None]:
+    """Act as a user without rights, if this one is root, in a folder that this user owns."""
+    if os.geteuid() != 0:
+        yield
+        return
+    nobody = 65534
+    os.chown(place, nobody, nobody)
+    os.seteuid(nobody)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+@pytest.mark.parametrize(("plant", "reason"), PLANTED.values(), ids=PLANTED)
+def test_small_planted_files_are_ignored_or_refused_in_words(
+    store: CheckpointStore, plant: Callable[[Path], object], reason: str
+) -> None:
+    for path in ("drivers/a", "wishes/a", f"classes/{KEY}", f"verdicts/{KEY}/b"):
+        Path("store", path).parent.mkdir(parents=True, exist_ok=True)
+        plant(Path("store", path))
+    leases = Leases(store.files)
+    assert leases.drivers(["a"]) == []
+    assert leases.save_requests("a", 0) == []
+    assert recorded_class(store.files, KEY) == UNREADABLE
+    assert Verdicts(None, store.files).of(KEY) == []
+    Path("store", layout.MARKER).unlink()
+    plant(Path("store", layout.MARKER))
+    with pytest.raises(StorageError, match=f"its {layout.MARKER} {reason}"):
+        store.name()
+
+
+def test_large_object_is_refused_after_the_part_that_may_be_read() -> None:
+    store = CheckpointStore("memory://planted-large")
+    store.save(encode(STATE), key=KEY, attempt=ATTEMPT, step=3)
+    system = store.files.system
+    (commit,) = [path for path in system.find("/planted-large") if path.endswith("/commit")]
+    system.pipe_file(commit, b" " * (MOST_NBYTES + 1))
+    with pytest.raises(CorruptCheckpointError, match="commit has more than"):
+        store.load(KEY)
+    assert store.commits([KEY]) == {}
+    assert store.save(encode(STATE), key=KEY, attempt="1-78", step=3).attempt == "1-78"
+
+
+def test_save_of_a_commit_that_nobody_would_read_is_refused(store: CheckpointStore) -> None:
+    reports = [(step, {"x" * 2**20: 1.0}) for step in range(70)]
+    with pytest.raises(StateError, match="report fewer metrics between two checkpoints"):
+        store.save(encode(STATE), key="b2" * 8, attempt=ATTEMPT, step=70, reports=reports)
+    assert store.commit_of("b2" * 8) is None

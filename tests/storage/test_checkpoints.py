@@ -284,8 +284,8 @@ class BusyFiles(LocalFiles):
         super().__init__(root)
         self._act = act
 
-    def read(self, folder, names):
-        content = super().read(folder, names)
+    def read(self, folder, names, **options):
+        content = super().read(folder, names, **options)
         self._act()
         return content
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from dasktune.storage.buffers import Buffer
-from dasktune.storage.files.base import Entry, Files, Parts
+from dasktune.storage.files.base import NO_BOUNDS, Entry, Files, Parts, Unreadable
 
 
 class MemoryFiles:
@@ -39,7 +39,9 @@ class MemoryFiles:
         """Write a file over an older one."""
         self._files[path] = (content, self._clock())
 
-    def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
+    def read(
+        self, folder: str, names: Sequence[str], *, most: Mapping[str, int] = NO_BOUNDS
+    ) -> list[Buffer | Unreadable | None]:
         """Return the content of files; None for a missing file."""
         prefix = f"{folder}/" if folder else ""
         found = (self._files.get(prefix + name) for name in names)
@@ -56,7 +58,7 @@ class MemoryFiles:
         for path in paths:
             self._files.pop(path, None)
 
-    def remove_same(self, path: str, content: bytes) -> bool:
+    def remove_same(self, path: str, content: bytes | Unreadable) -> bool:
         """Remove a file if it has this content; return whether it had."""
         is_same = path in self._files and self._files[path][0] == content
         if is_same:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from dasktune.storage.buffers import Buffer
@@ -18,6 +19,25 @@ Parts = Iterable[Buffer]
 
 A piece may be made only after the one before was written.
 """
+
+
+MOST_NBYTES = 2**26
+"""The largest file that is read where its caller names no other bound. States are larger."""
+
+NO_BOUNDS: Mapping[str, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A file that is there, and whose content is not read: a folder, a link to itself, too large.
+
+    Parameters
+    ----------
+    reason
+        What it is, as the rest of a sentence that begins with the name of the file.
+    """
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +77,14 @@ class Files(Protocol):
         Unless it is `durable`, a power cut may lose both.
         """
 
-    def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
-        """Return the content of files below one folder; None for a missing file."""
+    def read(
+        self, folder: str, names: Sequence[str], *, most: Mapping[str, int] = NO_BOUNDS
+    ) -> list[Buffer | Unreadable | None]:
+        """Return the content of files below one folder; None for a missing file.
+
+        A file is `Unreadable` if it has more bytes than `most` says for its name; by default more
+        than `MOST_NBYTES`. No memory is allocated for it.
+        """
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with its content; it may be absent."""
@@ -66,8 +92,8 @@ class Files(Protocol):
     def remove_files(self, paths: Iterable[str]) -> None:
         """Remove files, many at a time; they may be absent."""
 
-    def remove_same(self, path: str, content: bytes) -> bool:
-        """Remove a small file if it has this content; return whether this call removed it.
+    def remove_same(self, path: str, content: bytes | Unreadable) -> bool:
+        """Remove a small file if `read` gives this for it; return whether this call removed it.
 
         A file that others write in place of it meanwhile stays. While another process removes
         the file, this one does not.

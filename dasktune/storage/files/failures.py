@@ -93,6 +93,11 @@ def code_of(error: BaseException) -> str:
     return str(_answer(error).get("Error", {}).get("Code") or "")
 
 
+def is_beyond_end(error: BaseException) -> bool:
+    """Return whether a store refused to read a part that begins at the end of an object."""
+    return code_of(error) == "InvalidRange" or _status_of(error) == 416
+
+
 def reason_of(error: BaseException, *, bucket: str = "") -> str:
     """Return the reason of a store's failure as a sentence without secrets.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -17,7 +19,7 @@ import numpy as np
 
 from dasktune.storage import layout
 from dasktune.storage.buffers import PAGE, Buffer, in_pages
-from dasktune.storage.files.base import Entry, Parts
+from dasktune.storage.files.base import MOST_NBYTES, NO_BOUNDS, Entry, Parts, Unreadable
 from dasktune.storage.files.removal import removal_mark
 
 _THREADS = 4
@@ -30,6 +32,15 @@ _DIRECT = getattr(os, "O_DIRECT", 0)
 
 _TRIES = 10
 """Attempts to make a folder that other processes remove because it is empty."""
+
+_UNREADABLE = {
+    errno.EISDIR: "is a folder",
+    errno.ELOOP: "is a link to itself",
+    errno.EACCES: "must not be read by this user",
+    errno.EPERM: "must not be read by this user",
+    errno.ENXIO: "is not a regular file",
+}
+"""What a file is, by the number of the error with which it is opened."""
 
 
 class LocalFiles:
@@ -144,11 +155,14 @@ class LocalFiles:
                     raise
         return aside
 
-    def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
+    def read(
+        self, folder: str, names: Sequence[str], *, most: Mapping[str, int] = NO_BOUNDS
+    ) -> list[Buffer | Unreadable | None]:
         """Return the content of files of one folder, read several at a time."""
         paths = [self._root / folder / name for name in names]
+        bounds = [most.get(name, MOST_NBYTES) for name in names]
         few = len(paths) <= 2  # reading them is faster than starting a thread
-        return list(map(_read_file, paths)) if few else list(self._pool.map(_read_file, paths))
+        return list((map if few else self._pool.map)(_read_file, paths, bounds))
 
     def remove(self, path: str) -> None:
         """Remove a file or folder, and its parent folder if that is empty then."""
@@ -156,16 +170,19 @@ class LocalFiles:
         try:
             target.unlink(missing_ok=True)
         except (IsADirectoryError, PermissionError):
+            if target.exists() and not target.is_dir():
+                raise
             while target.exists():
                 with suppress(FileNotFoundError):  # another process removes it, too
                     shutil.rmtree(target)
         _remove_empty(target.parent)
 
-    def remove_same(self, path: str, content: bytes) -> bool:
+    def remove_same(self, path: str, content: bytes | Unreadable) -> bool:
         """Look and remove while a mark keeps other processes from removing the file."""
         with removal_mark(self, path) as may_remove:
             current = self.read("", [path])[0] if may_remove else None
-            is_same = current is not None and current.tobytes() == content
+            seen = current.tobytes() if isinstance(current, np.ndarray) else current
+            is_same = seen is not None and seen == content
             if is_same:
                 self.remove(path)
         return is_same
@@ -186,8 +203,8 @@ class LocalFiles:
             for name in names:
                 with suppress(FileNotFoundError):
                     path = os.path.join(above, name)
-                    stat = os.stat(path)
-                    yield Entry(path=path[prefix:], nbytes=stat.st_size, modified=stat.st_mtime)
+                    status = _status_of(path)
+                    yield Entry(path=path[prefix:], nbytes=status.st_size, modified=status.st_mtime)
 
 
 def _threads() -> ThreadPoolExecutor:
@@ -273,14 +290,31 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _read_file(path: Path) -> Buffer | None:
+def _status_of(path: str) -> os.stat_result:
+    """Return the status of a file; for a link that leads nowhere, that of the link."""
+    try:
+        return os.stat(path)
+    except OSError:
+        return os.lstat(path)
+
+
+def _read_file(path: Path, most: int) -> Buffer | Unreadable | None:
     try:
         # Without this, opening a pipe in place of the file would wait for a writer.
         with open(path, "rb", buffering=0, opener=_open_at_once) as file:
-            content = in_pages(os.fstat(file.fileno()).st_size)
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return Unreadable("is not a regular file")
+            if status.st_size > most:
+                return Unreadable(f"has more than {most:,} bytes")
+            content = in_pages(status.st_size)
             rest = content.data
             while rest and (count := file.readinto(rest)):
                 rest = rest[count:]
             return content[: content.size - len(rest)]
     except FileNotFoundError:
-        return None
+        return Unreadable("is a link to a missing file") if path.is_symlink() else None
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise
+        return Unreadable(_UNREADABLE[error.errno])

@@ -20,8 +20,15 @@ from dasktune._engine.timeouts import LISTING_REQUEST_SECONDS
 from dasktune.errors import ConfigurationError, StorageError, unknown
 from dasktune.storage import layout
 from dasktune.storage.buffers import Buffer
-from dasktune.storage.files.base import Entry, Files, Parts
-from dasktune.storage.files.failures import FilesError, code_of, reason_of
+from dasktune.storage.files.base import (
+    MOST_NBYTES,
+    NO_BOUNDS,
+    Entry,
+    Files,
+    Parts,
+    Unreadable,
+)
+from dasktune.storage.files.failures import FilesError, code_of, is_beyond_end, reason_of
 from dasktune.storage.files.local import LocalFiles
 from dasktune.storage.files.removal import removal_mark
 from dasktune.storage.files.retry import Patience
@@ -230,12 +237,15 @@ class ObjectFiles:
         """Write a small object over an older one; it is durable on return."""
         self._call(lambda: self._put(path, content))
 
-    def read(self, folder: str, names: Sequence[str]) -> list[Buffer | None]:
+    def read(
+        self, folder: str, names: Sequence[str], *, most: Mapping[str, int] = NO_BOUNDS
+    ) -> list[Buffer | Unreadable | None]:
         """Return the content of files of one folder, many at a time."""
 
-        def read(name: str) -> Buffer | None:
-            content = self._call(lambda: self._get(_joined(folder, name)))
-            return None if content is None else np.frombuffer(content, np.uint8)
+        def read(name: str) -> Buffer | Unreadable | None:
+            path, bound = _joined(folder, name), most.get(name, MOST_NBYTES)
+            content = self._call(lambda: self._get(path, bound))
+            return np.frombuffer(content, np.uint8) if isinstance(content, bytes) else content
 
         return self._each(read, names)
 
@@ -252,7 +262,7 @@ class ObjectFiles:
         else:
             self._each(lambda path: self._call(lambda: self._remove_one(path)), remaining)
 
-    def remove_same(self, path: str, content: bytes) -> bool:
+    def remove_same(self, path: str, content: bytes | Unreadable) -> bool:
         """Remove under the condition that the object is the one seen, where the store can.
 
         Elsewhere a mark keeps other processes from removing it between look and removal.
@@ -286,7 +296,10 @@ class ObjectFiles:
             self.remove_files([path])
 
     def _remove_seen(
-        self, path: str, content: bytes, remove: Callable[[str, str], bool] | None = None
+        self,
+        path: str,
+        content: bytes | Unreadable,
+        remove: Callable[[str, str], bool] | None = None,
     ) -> bool:
         """Look, then remove, at every try again; return whether the content was there.
 
@@ -380,15 +393,21 @@ class ObjectFiles:
         with self.alone:
             self.system.pipe_file(self._full(path), content, **options, **limit)
 
-    def _get(self, path: str) -> bytes | None:
+    def _get(self, path: str, most: int = MOST_NBYTES) -> bytes | Unreadable | None:
+        """Return the content of an object; one more byte than `most` shows that it is too large."""
+        part = {"start": 0, "end": most + 1}
         try:
-            content: bytes = self.system.cat_file(self._full(path), **self._within(None))
+            content: bytes = self.system.cat_file(self._full(path), **part, **self._within(None))
         except (FileNotFoundError, IsADirectoryError) as error:
             # A folder in place of the file counts as a missing file.
             if code_of(error) == "NoSuchBucket":
                 raise
             return None
-        return content
+        except Exception as error:
+            if is_beyond_end(error):  # even the first byte of an empty object is
+                return b""
+            raise
+        return content if len(content) <= most else Unreadable(f"has more than {most:,} bytes")
 
     def _mark_of(self, path: str) -> str | None:
         """Return the mark of the call that created an object of S3, or None."""
