@@ -13,12 +13,12 @@ from dasktune._driver.history import record_of
 from dasktune._driver.retention.listing import COMMIT_NBYTES
 from dasktune._driver.retention.value import keys_on
 from dasktune._results.rows import plan_of, register
-from dasktune.errors import StorageError
+from dasktune.errors import CorruptRecordError, StorageError
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.checkpoints import CheckpointStore, Commit, Stored
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.many_rows import many_rows
-from dasktune.storage.database.schema import CheckpointRow, StudyRow, TrialRow
+from dasktune.storage.database.schema import CheckpointRow, StudyRow, TrialRow, UnreadableStudy
 from dasktune.storage.files.clock import store_clock
 from dasktune.storage.leases import Lease, Leases
 from dasktune.types import Step
@@ -98,6 +98,8 @@ class Inventory:
     roots
         Names of the studies that have a root, by root; of a study whose trials have several seeds,
         each is a root.
+    unreadable
+        The studies that cannot be read: which states they use is unknown.
     """
 
     holdings: tuple[Holding, ...]
@@ -106,6 +108,7 @@ class Inventory:
     gone: int
     leases: tuple[Lease, ...]
     roots: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unreadable: tuple[UnreadableStudy, ...] = ()
 
     @property
     def strangers(self) -> list[Holding]:
@@ -151,8 +154,8 @@ def take_inventory(
     there = {each.key: each for each in stored if each.is_committed and each.attempts}
     rows = {} if database is None else {row.key: row for row in database.storage_rows()}
     unrecorded = {key: each.step for key, each in there.items() if key not in rows}
-    owners, trials, roots = (
-        ({}, {}, {}) if database is None else _owners(database, rows, unrecorded)
+    owners, trials, roots, unreadable = (
+        ({}, {}, {}, ()) if database is None else _owners(database, rows, unrecorded)
     )
     reads = opens or database is None
     commits = store.commits(
@@ -172,6 +175,7 @@ def take_inventory(
         gone=len(rows.keys() - there.keys()),
         leases=tuple(_leases(store)),
         roots=roots,
+        unreadable=tuple(unreadable),
     )
 
 
@@ -246,8 +250,15 @@ class _Known:
 @many_rows()
 def _owners(
     database: Database, rows: Mapping[str, CheckpointRow], unrecorded: Mapping[str, Step]
-) -> tuple[dict[str, dict[str, tuple[int, ...]]], dict[str, int], dict[str, frozenset[str]]]:
+) -> tuple[
+    dict[str, dict[str, tuple[int, ...]]],
+    dict[str, int],
+    dict[str, frozenset[str]],
+    list[UnreadableStudy],
+]:
     """Return the trials that use each state, by key; each study's trials; and studies by root.
+
+    The last part of the result are the studies that cannot be read.
 
     The root of states without a row is unknown: they may lie on the path of any study.
     """
@@ -259,8 +270,14 @@ def _owners(
     owners: dict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
     trials: dict[str, int] = {}
     roots: dict[str, set[str]] = defaultdict(set)
-    for study in database.studies():
-        plan, trials[study.name] = _planned(study, database.trials(study.id))
+    studies, unreadable = database.readable_studies()
+    for study in studies:
+        try:
+            plan, trials[study.name] = _planned(study, database.trials(study.id))
+        except CorruptRecordError as error:
+            problem = UnreadableStudy(study=study.name, problem=str(error), id=study.id)
+            unreadable.append(problem)
+            continue
         for key, numbers in _uses(plan, known, others).items():
             owners[key][study.name] = tuple(numbers)
         for root in (plan.root_key, *map(plan.root_key_of, plan.roots)):
@@ -268,7 +285,7 @@ def _owners(
     for key, row in rows.items():
         if key not in owners:
             owners[key] = dict.fromkeys(sorted(roots[row.root]), ())
-    return owners, trials, {root: frozenset(names) for root, names in roots.items()}
+    return owners, trials, {root: frozenset(names) for root, names in roots.items()}, unreadable
 
 
 def _planned(study: StudyRow, rows: Iterable[TrialRow]) -> tuple[SearchPlan, int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dasktune._engine.trials import TrialRecord
 from dasktune._results.trial_paths import last_step
-from dasktune.errors import CorruptRecordError
+from dasktune.errors import CorruptRecordError, shown
 from dasktune.graph.keys import SeededRoots, root_key
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.database.schema import StudyRow
@@ -37,8 +37,14 @@ def seeded_roots_of(row: StudyRow) -> SeededRoots:
     Raises
     ------
     CorruptRecordError
-        If the study's description has no fingerprint or no seed.
+        If the study's root is no state key, or its description has no fingerprint or no seed.
     """
+    try:
+        bytes.fromhex(row.root)
+    except ValueError:
+        raise CorruptRecordError(
+            f"root of study {row.name!r} must be hexadecimal digits, got {shown(row.root)}"
+        ) from None
     if not row.spec.get("merge"):
         return SeededRoots(fingerprint=row.root)
     try:

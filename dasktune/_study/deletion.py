@@ -13,7 +13,14 @@ from dasktune._results.inventory import Holding, take_inventory
 from dasktune._study.config import default_database
 from dasktune._study.folder import from_folder, study_folder
 from dasktune._words import counted
-from dasktune.errors import ConfigurationError, StorageError, name_problems, refuse, unknown
+from dasktune.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    StorageError,
+    name_problems,
+    refuse,
+    unknown,
+)
 from dasktune.report.status_report import driver_of
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
@@ -122,6 +129,8 @@ def delete_study(
         store = CheckpointStore(place)
         store.name()  # of no other folder, and of no later version, anything is removed
         inventory = take_inventory(store, opened)
+        if inventory.unreadable:  # they may use the states, too
+            raise CorruptRecordError("\n".join(map(str, inventory.unreadable)))
         used = [holding for holding in inventory.holdings if name in holding.owners]
         own = [holding for holding in used if set(holding.owners) == {name}]
         recent = [holding for holding in own if _is_recent(holding)] if _has_drivers(store) else []

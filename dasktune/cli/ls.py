@@ -14,7 +14,7 @@ from dasktune._words import counted
 from dasktune.cli.results import table
 from dasktune.cli.status import DATABASES, check_exists
 from dasktune.cli.study_file import config_in
-from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.errors import ConfigurationError, CorruptRecordError, refuse, unknown
 from dasktune.report.formats import duration, percent, printable
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
@@ -186,6 +186,10 @@ class Listing:
             lines.append("no database: states are told apart by what they were trained with")
         elif inventory.strangers:
             lines.append(f"of other databases: {_in_words(inventory.strangers)}")
+        lines += [
+            printable(f"{each}; which checkpoints it uses is unknown")
+            for each in inventory.unreadable
+        ]
         if inventory.unfinished:
             text = size_text(inventory.unfinished)
             lines.append(f"of uploads that did not finish, or are under way: {text}")
@@ -218,6 +222,8 @@ def read(places: Places, view: View) -> Listing:
     finally:
         if database is not None:
             database.close()
+    if inventory.unreadable and (len(inventory.trials) == 0 or places.study is not None):
+        raise CorruptRecordError("\n".join(map(str, inventory.unreadable)))
     known = [shelf.name for shelf in inventory.shelves()]
     if places.study is not None and places.study not in known:
         raise ConfigurationError(unknown("study", places.study, known))

@@ -9,11 +9,12 @@ from pathlib import Path
 from dasktune._study.config import default_database
 from dasktune.cli.results import shown, table
 from dasktune.cli.study_file import config_in
-from dasktune.errors import ConfigurationError, unknown
-from dasktune.report.formats import duration
+from dasktune.errors import ConfigurationError, CorruptRecordError, unknown
+from dasktune.report.formats import duration, printable
 from dasktune.report.status import MOST_FAILED, StudyStatus, status_of
 from dasktune.report.story import story_of
 from dasktune.storage.database.database import Database
+from dasktune.storage.database.schema import StudyRow, UnreadableStudy
 from dasktune.storage.layout import MARKER
 
 __all__ = ["DATABASES", "MOST_FAILED", "StudyStatus", "in_words", "migrate", "read", "story"]
@@ -48,8 +49,12 @@ def migrate(target: str) -> None:
     Database(database_of(target), create=False, migrate=True).close()
 
 
-def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> list[StudyStatus]:
+def read(
+    target: str, name: str | None = None, settings: Sequence[str] = ()
+) -> list[StudyStatus | UnreadableStudy]:
     """Return the status of studies, without creating or changing anything.
+
+    Studies that cannot be read are named beside those that can.
 
     Parameters
     ----------
@@ -65,22 +70,31 @@ def read(target: str, name: str | None = None, settings: Sequence[str] = ()) -> 
     ConfigurationError
         If the target is none of these, or has no study of that name.
     StorageError
-        If there is no database, or it cannot be read.
+        If there is no database, or no study of it can be read.
     """
-    urls = [str(store / FILE) for store in stores_below(target) if (store / FILE).exists()]
-    if not urls:
-        url, own = database_at(target, settings)
-        urls, name = [url], name if name is not None else own
+    urls = databases_at(target, settings)
+    if name is None:
+        name = next(iter(urls.values()))
     known: list[str] = []
-    studies: list[StudyStatus] = []
+    studies: list[StudyStatus | UnreadableStudy] = []
     for url in urls:
         with closing(Database(url, create=False)) as database:
-            rows = list(database.studies())
+            rows, unreadable = database.readable_studies()
             known += [row.name for row in rows]
-            studies += [status_of(database, row) for row in rows if name in (None, row.name)]
+            studies += [_status(database, row) for row in rows if name in (None, row.name)]
+            studies += [each for each in unreadable if name in (None, each.study)]
+    if studies and all(isinstance(each, UnreadableStudy) for each in studies):
+        raise CorruptRecordError("\n".join(map(str, studies)))
     if name is not None and not studies:
         raise ConfigurationError(unknown("study", name, known))
     return studies
+
+
+def _status(database: Database, row: StudyRow) -> StudyStatus | UnreadableStudy:
+    try:
+        return status_of(database, row)
+    except CorruptRecordError as error:
+        return UnreadableStudy(study=row.name, problem=str(error), id=row.id)
 
 
 def story(target: str, trial: int, name: str | None = None, settings: Sequence[str] = ()) -> str:
@@ -111,6 +125,18 @@ def story(target: str, trial: int, name: str | None = None, settings: Sequence[s
         if row is None:
             raise ConfigurationError(unknown("study", name or "", rows))
         return story_of(database, row, trial)
+
+
+def databases_at(target: str, settings: Sequence[str] = ()) -> dict[str, str | None]:
+    """Return the URLs of a target's databases, with the study's name if the target is its file.
+
+    Raises
+    ------
+    ConfigurationError
+        If the target is neither a study file, a store, a database nor a folder of stores.
+    """
+    below = [str(store / FILE) for store in stores_below(target) if (store / FILE).exists()]
+    return dict.fromkeys(below) or dict([database_at(target, settings)])
 
 
 def database_at(target: str, settings: Sequence[str] = ()) -> tuple[str, str | None]:
@@ -167,7 +193,7 @@ def stores_below(target: str) -> list[Path]:
     return sorted(place.parent for level in _LEVELS for place in path.glob(f"{level}{MARKER}"))
 
 
-def in_words(studies: Sequence[StudyStatus], *, verbose: bool = False) -> str:
+def in_words(studies: Sequence[StudyStatus | UnreadableStudy], *, verbose: bool = False) -> str:
     """Return the status of a single study in full, of several one line each.
 
     Running studies come first, then those with the latest activity.
@@ -179,11 +205,14 @@ def in_words(studies: Sequence[StudyStatus], *, verbose: bool = False) -> str:
     """
     if not studies:
         return "no studies"
-    ordered = sorted(studies, key=lambda each: (not _is_running(each), -each.last_activity))
-    if verbose or len(studies) == 1:
-        return "\n".join(each.in_words(verbose=verbose) for each in ordered)
+    readable = [each for each in studies if isinstance(each, StudyStatus)]
+    problems = [printable(str(each)) for each in studies if isinstance(each, UnreadableStudy)]
+    ordered = sorted(readable, key=lambda each: (not _is_running(each), -each.last_activity))
+    if verbose or len(readable) == 1:
+        return "\n".join([*(each.in_words(verbose=verbose) for each in ordered), *problems])
     header = ["study", "status", "trials", "failed", "steps", "best", "last activity"]
-    return "\n".join([*table(header, map(_row, ordered)), "one study in full: --study NAME"])
+    rows = table(header, map(_row, ordered))
+    return "\n".join([*rows, *problems, "one study in full: --study NAME"])
 
 
 def _row(status: StudyStatus) -> list[object]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from operator import attrgetter
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import sqlalchemy as sa
 
 from dasktune._engine.event_log import describe
-from dasktune.errors import CorruptRecordError
+from dasktune.errors import CorruptRecordError, shown
 from dasktune.storage.metrics import metrics_from_json, metrics_to_text
 
 to_text = json.JSONEncoder(separators=(",", ":"), default=describe).encode
@@ -44,18 +46,18 @@ class JsonText(sa.types.TypeDecorator[Any]):
 
     def values_of(self, texts: Iterable[str]) -> list[Any]:
         """Return the values of many texts: one document for all is much faster to read."""
-        many = list(texts)
+        many = list(map(_text, texts))
         values: list[Any] = _loaded(f"[{','.join(many)}]")
         if len(values) != len(many):
             raise CorruptRecordError("the database holds invalid JSON: several values in one place")
         return values
 
 
-def _loaded(text: str) -> Any:
+def _loaded(text: Any) -> Any:
     """Return the value of JSON text; anyone with access to the database may have written it."""
     try:
         return json.loads(text)
-    except (RecursionError, ValueError) as error:
+    except (RecursionError, TypeError, ValueError) as error:
         raise CorruptRecordError(f"the database holds invalid JSON: {error}") from error
 
 
@@ -74,11 +76,11 @@ class MetricsText(JsonText):
 
     def process_result_value(self, value: Any, dialect: object) -> dict[str, float]:
         """Return the metrics of a text."""
-        return metrics_from_json(_loaded(value))
+        return _metrics(_loaded(value))
 
     def values_of(self, texts: Iterable[str]) -> list[Any]:
         """Return the metrics of many texts."""
-        return list(map(metrics_from_json, super().values_of(texts)))
+        return list(map(_metrics, super().values_of(texts)))
 
 
 class ExactFloat(sa.types.TypeDecorator[float]):
@@ -97,7 +99,69 @@ class ExactFloat(sa.types.TypeDecorator[float]):
 
     def process_result_value(self, value: Any, dialect: object) -> float | None:
         """Return the float of a spelling."""
-        return None if value is None else float(value)
+        try:
+            return None if value is None else float(value)
+        except (TypeError, ValueError):
+            raise CorruptRecordError(
+                f"the database must hold a number, got {shown(value)}"
+            ) from None
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise CorruptRecordError(f"the database must hold JSON, got {shown(value)}")
+    return value
+
+
+def _metrics(document: Any) -> dict[str, float]:
+    try:
+        return metrics_from_json(document)
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        raise CorruptRecordError(f"the database must hold metrics, got {shown(document)}") from None
+
+
+_WORDS = {int: "whole numbers >= 0", float: "numbers", str: "texts", bool: "true or false"}
+"""The values of columns, in words of messages."""
+
+
+def check_cells(kind: type, column: sa.Column[Any], cells: Sequence[Any]) -> None:
+    """Refuse the cells of a column whose values are of another type than the field of their row.
+
+    SQLite keeps any value in any column. Whole numbers are counts, all of them >= 0.
+
+    Raises
+    ------
+    CorruptRecordError
+        If there is such a value.
+    """
+    expected = _type_of(kind, column.name)
+    if expected is None:
+        return
+    allowed = {expected, int} if expected is float else {expected}
+    if column.nullable:
+        allowed.add(type(None))
+    are_counts = expected is int
+    is_typed = set(map(type, cells)) <= allowed
+    if is_typed and not (are_counts and min(filter(None, cells), default=0) < 0):
+        return
+    wrong = next(
+        cell for cell in cells if type(cell) not in allowed or (are_counts and (cell or 0) < 0)
+    )
+    words = _WORDS.get(expected) or f"a JSON {'object' if expected is dict else 'list'} each"
+    raise CorruptRecordError(
+        f"column {column.table.name}.{column.name} of the database must hold {words}, "
+        f"got {shown(wrong)}"
+    )
+
+
+@cache
+def _type_of(kind: type, name: str) -> type | None:
+    """Return the type that the field of a row has beside None; None if it may have any."""
+    hint = get_type_hints(kind)[name]
+    parts = [part for part in get_args(hint) if part is not type(None)]
+    alone = parts[0] if isinstance(hint, UnionType) else hint
+    found = get_origin(alone) or alone
+    return found if found in (*_WORDS, list, dict) else None
 
 
 def columns_of(kind: type, table: sa.Table) -> list[sa.Column[Any]]:

@@ -19,9 +19,15 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from dasktune._engine.timeouts import SQLITE_SECONDS
-from dasktune.errors import FencedError, StorageError
+from dasktune.errors import CorruptRecordError, FencedError, StorageError, shown
 from dasktune.storage.database import schema
-from dasktune.storage.database.columns import JsonText, MetricsText, columns_of, to_text
+from dasktune.storage.database.columns import (
+    JsonText,
+    MetricsText,
+    check_cells,
+    columns_of,
+    to_text,
+)
 from dasktune.storage.database.connection import (
     Connections,
     Mounts,
@@ -48,6 +54,7 @@ from dasktune.storage.database.schema import (
     StageRow,
     StudyRow,
     TrialRow,
+    UnreadableStudy,
     VerdictRow,
 )
 from dasktune.storage.database.upgrade import prepare
@@ -451,6 +458,23 @@ class Database:
         """Return all studies, oldest first."""
         return self._rows(StudyRow, schema.studies)
 
+    def readable_studies(self) -> tuple[list[StudyRow], list[UnreadableStudy]]:
+        """Return the studies whose rows can be read, oldest first, and the others."""
+        table = schema.studies.c
+        try:
+            return list(self.studies()), []
+        except CorruptRecordError:
+            names = self._ask(sa.select(table.id, table.name).order_by(table.id))
+        rows: list[StudyRow] = []
+        unreadable: list[UnreadableStudy] = []
+        for number, name in names:
+            try:
+                rows += self._rows(StudyRow, schema.studies, table.id == number)
+            except CorruptRecordError as error:
+                word = name if isinstance(name, str) else shown(name)
+                unreadable.append(UnreadableStudy(study=word, problem=str(error), id=number))
+        return rows, unreadable
+
     def events(
         self, study_id: int, after: int = -1, *, place: int | None = None
     ) -> Iterator[EventRow]:
@@ -485,17 +509,19 @@ class Database:
         """
         number = schema.events.c.number
         query = self._tuner_events(study_id, kind).where(number > after).order_by(number)
-        return [EventRow(**row._mapping) for row in self._ask(query)]
+        return self._made(EventRow, schema.events, self._ask(query))
 
     def last_tuner_event(self, study_id: int, kind: str, place: int) -> EventRow | None:
         """Return the last event of a kind about the tuner of a place, or None."""
         table = schema.events
         query = self._tuner_events(study_id, kind).where(table.c.place == place)
-        return self._first(EventRow, query.order_by(table.c.number.desc()))
+        return self._first(EventRow, table, query.order_by(table.c.number.desc()))
 
     def next_event(self, study_id: int) -> int:
         """Return the number after that of the last event of a study."""
-        return self._run(lambda connection: last_event(connection, study_id)) + 1
+        last = self._run(lambda connection: last_event(connection, study_id))
+        check_cells(EventRow, schema.events.c.number, [last])
+        return last + 1
 
     def missing_events(self, study_id: int, after: int = -1) -> list[tuple[int, int]]:
         """Return the first and last numbers of the gaps in an event log, above a number."""
@@ -526,7 +552,7 @@ class Database:
         """Return the verdicts of resume checks on a fingerprint, oldest first."""
         table = schema.verdicts
         query = sa.select(*columns_of(VerdictRow, table)).where(table.c.fingerprint == fingerprint)
-        return [VerdictRow(**row._mapping) for row in self._ask(query.order_by(table.c.number))]
+        return self._made(VerdictRow, table, self._ask(query.order_by(table.c.number)))
 
     def speeds(self, fingerprint: str, most: int) -> list[SpeedRow]:
         """Return at most `most` speeds for a fingerprint, the last measured first."""
@@ -542,7 +568,7 @@ class Database:
         """Return at most `most` rows of a fingerprint, the last measured first."""
         query = sa.select(*columns_of(row_type, table)).where(table.c.fingerprint == fingerprint)
         latest = query.order_by(table.c.measured.desc(), table.c.key).limit(most)
-        return [row_type(**row._mapping) for row in self._ask(latest)]
+        return self._made(row_type, table, self._ask(latest))
 
     def trials(self, study_id: int) -> Iterator[TrialRow]:
         """Return the trials of a study by number."""
@@ -579,7 +605,7 @@ class Database:
             .where(table.c.study_id == study_id, table.c.state != "FAIL", value.is_not(None))
             .order_by(value.desc() if is_maximized else value, table.c.number)
         )
-        return self._first(TrialRow, query)
+        return self._first(TrialRow, table, query)
 
     def figures(self, study_id: int) -> StudyFigures:
         """Return the totals over the trials and stages of a study."""
@@ -598,20 +624,22 @@ class Database:
             .where(done.c.study_id == study_id, done.c.ended.is_not(None))
             .group_by(done.c.status)
         )
+        ends = [last for _, _, _, _, last in stages]
+        check_cells(StageRow, done.c.ended, ends)
         return StudyFigures(
             trials={state: count for state, count, _ in trials},
-            steps_requested=sum(int(steps) for _, _, steps in trials),
-            steps_executed=sum(int(steps) for _, _, steps, _, _ in stages),
-            steps_repeated=sum(int(repeated) for _, _, _, repeated, _ in stages),
+            steps_requested=_whole(sum(steps for _, _, steps in trials)),
+            steps_executed=_whole(sum(steps for _, _, steps, _, _ in stages)),
+            steps_repeated=_whole(sum(repeated for _, _, _, repeated, _ in stages)),
             stages={status: count for status, count, _, _, _ in stages},
-            last_end=max((last for _, _, _, _, last in stages), default=None),
+            last_end=max(ends, default=None),
         )
 
     def last_run(self, study_id: int) -> RunRow | None:
         """Return the latest run of a study, or None."""
         table = schema.runs
         query = sa.select(*columns_of(RunRow, table)).where(table.c.study_id == study_id)
-        return self._first(RunRow, query.order_by(table.c.began.desc()))
+        return self._first(RunRow, table, query.order_by(table.c.began.desc()))
 
     def runs(self, study_id: int) -> Iterator[RunRow]:
         """Return the runs of a study, by name."""
@@ -651,7 +679,7 @@ class Database:
         rows = {row.number: row for row in self._ask(query.order_by(table.c.number).limit(most))}
         for some in _parts(set(named) - rows.keys()):
             rows |= {row.number: row for row in self._ask(query.where(table.c.number.in_(some)))}
-        return [TrialRow(**rows[number]._mapping) for number in sorted(rows)]
+        return self._made(TrialRow, table, [rows[number] for number in sorted(rows)])
 
     def metrics(self, root: str) -> Iterator[MetricRow]:
         """Return the metrics of all states below a root, by key."""
@@ -669,6 +697,8 @@ class Database:
         query = rows.order_by(order).limit(_PAGE)
         while page := self._run(partial(_tuples, query)):
             keys, steps, values, places = zip(*page, strict=True)
+            check_cells(MetricRow, table.c.key, keys)
+            check_cells(MetricRow, table.c.step, steps)
             yield from zip(keys, steps, MetricsText().values_of(values), strict=True)
             query = rows.where(order > places[-1]).order_by(order).limit(_PAGE)
 
@@ -686,7 +716,9 @@ class Database:
         """Return the steps at which a state below a root has metrics, ascending."""
         table = schema.metrics.c
         query = sa.select(table.step).where(table.root == root).distinct().order_by(table.step)
-        return [step for (step,) in self._ask(query)]
+        steps = [step for (step,) in self._ask(query)]
+        check_cells(MetricRow, table.step, steps)
+        return steps
 
     def _metrics_order(self, root: str) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]:
         """Return the order in which to read metrics, and the condition of being below a root."""
@@ -768,8 +800,11 @@ class Database:
         trials = sa.type_coerce(table.trials, sa.Text)
         query = sa.select(trials, table.ended).where(*is_newer)
         rows = self._run(partial(_tuples, query))
-        texts = (text for text, _ in rows)
-        return zip(JsonText().values_of(texts), (ended for _, ended in rows), strict=True)
+        trials_of = JsonText().values_of(text for text, _ in rows)
+        ends = [ended for _, ended in rows]
+        check_cells(StageRow, table.trials, trials_of)
+        check_cells(StageRow, table.ended, ends)
+        return zip(trials_of, ends, strict=True)
 
     def close(self) -> None:
         """Close all connections; all writes are durable already."""
@@ -797,6 +832,8 @@ class Database:
                 decode(cells) if (decode := _decoder(column)) else cells
                 for column, cells in zip(columns, zip(*page, strict=True), strict=True)
             ]
+            for column, cells in zip(columns, series, strict=True):
+                check_cells(kind, column, cells)
             for values in zip(*series, strict=True):
                 yield kind(**dict(zip(names, values, strict=True)))
             if len(page) < _PAGE:
@@ -810,8 +847,15 @@ class Database:
         is_kind = table.c.kind == sa.literal(kind, literal_execute=True)
         return sa.select(*columns_of(EventRow, table)).where(table.c.study_id == study_id, is_kind)
 
-    def _first(self, kind: type[Row], query: sa.Select[Any]) -> Row | None:
-        return next((kind(**row._mapping) for row in self._ask(query.limit(1))), None)
+    def _first(self, kind: type[Row], table: sa.Table, query: sa.Select[Any]) -> Row | None:
+        return next(iter(self._made(kind, table, self._ask(query.limit(1)))), None)
+
+    def _made(self, kind: type[Row], table: sa.Table, rows: Sequence[Any]) -> list[Row]:
+        """Return rows of a query for `columns_of` a table, with their values checked."""
+        columns = columns_of(kind, table)
+        for column, cells in zip(columns, zip(*rows, strict=True), strict=False):
+            check_cells(kind, column, cells)
+        return [kind(**row._mapping) for row in rows]
 
     def _ask(self, query: sa.Select[Any]) -> Sequence[Any]:
         return self._run(lambda connection: connection.execute(query).all())
@@ -846,6 +890,16 @@ class Database:
         result = self._connections.run(checked, recover=recover)
         self._checked = made
         return result
+
+
+def _whole(total: object) -> int:
+    """Return a sum of steps; one that is not finite is of damaged cells."""
+    try:
+        return int(total)  # type: ignore[call-overload, no-any-return]
+    except (OverflowError, TypeError, ValueError):
+        raise CorruptRecordError(
+            f"the database must hold whole numbers of steps, got {total!r} in all"
+        ) from None
 
 
 def _find_events(events: Sequence[EventRow], connection: sa.Connection) -> bool | None:

@@ -56,6 +56,22 @@ class StudyRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableStudy:
+    """A study that cannot be shown, because the database holds invalid values for it."""
+
+    study: str
+    problem: str
+    id: int = -1
+
+    def to_json(self) -> dict[str, object]:
+        """Return its name and the problem as a JSON document."""
+        return {"study": self.study, "error": self.problem}
+
+    def __str__(self) -> str:
+        return f"study {self.study!r} cannot be read: {self.problem}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
     """One event of a study's log; numbers count from 0, each is used once."""
 
