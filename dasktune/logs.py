@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.storage.files.private import open_private
 from dasktune.storage.redaction import redacted
 
 FORMATS = ("text", "json")
@@ -198,7 +199,8 @@ def _handlers(path: Path | str | None, format: str, level: str) -> Iterator[logg
     main: logging.Handler = Terminal()
     if path is not None:
         try:
-            main = logging.FileHandler(path, encoding="utf-8")
+            with open(path, "ab", opener=open_private):
+                main = logging.FileHandler(path, encoding="utf-8")
         except OSError as error:
             raise ConfigurationError(f"the log file must be writable: {error}") from error
     if format != "bare":

@@ -28,6 +28,7 @@ from dasktune._words import counted
 from dasktune.errors import ConfigurationError
 from dasktune.report.costs import gather, render
 from dasktune.report.notebook import page_html
+from dasktune.storage.files.private import open_private
 from dasktune.storage.layout import slug
 
 SHEETS = ("marks.css", "dashboard.css")
@@ -73,7 +74,9 @@ def write_report(study: Any, path: str | os.PathLike[str] | None = None) -> Path
     target = _default_path(study) if path is None else Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     # A message may hold half a surrogate pair, for example of a file's name.
-    target.write_text(report_page(study), encoding="utf-8", errors="backslashreplace")
+    content = report_page(study).encode(errors="backslashreplace")
+    with open(target, "wb", opener=open_private) as file:
+        file.write(content)
     return ReportPath(target)
 
 

@@ -31,6 +31,7 @@ from dasktune.cli.options import (
     print_json,
 )
 from dasktune.errors import ConfigurationError
+from dasktune.storage.files.private import open_private
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -221,7 +222,7 @@ def _check_writable(report: Path | None) -> None:
         raise ConfigurationError(f"--report must be a file, got the folder {str(report)!r}")
     try:
         report.parent.mkdir(parents=True, exist_ok=True)
-        with report.open("a"):
+        with open(report, "a", opener=open_private):
             pass
     except OSError as error:
         raise ConfigurationError(f"--report must be writable: {error}") from error

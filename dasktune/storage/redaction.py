@@ -6,13 +6,28 @@ import os
 import re
 import traceback
 from collections.abc import Iterator, Mapping
+from functools import cache
+from urllib.parse import quote
 
 import fsspec.config
 
 SECRET = "***"
 """Replaces every secret."""
 
-_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD")
+_VARIABLE = re.compile(
+    r"(?i)(?:password|passwd|secret|credential|connection_string"
+    r"|(?:^|_)(?:key|api_?key|token|pat|sas|auth)(?:_|$))"
+)
+"""Names of variables of the environment whose values are secrets: of all libraries."""
+
+_PLACE = re.compile(r"(?i)(?:file|path|dir|folder|url|name|user|id)s?$")
+"""The ends of names of variables that say where a secret is, or to whom it belongs."""
+
+_VARIABLES = frozenset({"AWS_ACCESS_KEY_ID"})
+"""Variables of secrets whose names look otherwise."""
+
+_PART = re.compile(r"(?i)(?:accountkey|sharedaccesskey|sharedaccesssignature)=([^;]+)")
+"""The secret in a connection string of Azure."""
 
 _SHORTEST = 8
 """Letters of the shortest secret; a shorter value may be any word."""
@@ -21,16 +36,57 @@ _OPTION = re.compile(r"(?i)key|secret|token|password|credential|connection_strin
 
 _PATTERNS = (
     # User and password of a URL; a password may hold slashes, and a port must stay.
-    (re.compile(r"://[^\s/@:'\"]*:(?!\d+[/\s])[^\s@]*@|://[^\s/@'\"]+@"), f"://{SECRET}@"),
+    (
+        re.compile(r"://[^\s/@:'\"]{0,999}:(?!\d+[/\s])[^\s@]{0,999}@|://[^\s/@'\"]{1,999}@"),
+        f"://{SECRET}@",
+    ),
     # Signed URLs of S3, Google and Azure, request headers, and the options of a database's URL.
     (
         re.compile(
             r"(?i)((?:x-(?:amz|goog)-(?:signature|credential|security-token)|signature"
-            r"|awsaccesskeyid|credential|sig|password|passwd|pwd)=)[^\s&,;'\"<>]+"
+            r"|awsaccesskeyid|accountkey|sharedaccesskey|sharedaccesssignature"
+            r"|credential|sig|password|passwd|pwd)=)[^\s&,;'\"<>]+"
         ),
         rf"\g<1>{SECRET}",
     ),
-    (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), SECRET),
+    # Headers of requests, as text or in a printed dictionary.
+    (
+        re.compile(
+            r"(?i)((?:authorization|x-api-key|api-key)['\"]?\s*[:=]\s*['\"]?)[^'\"\n\r,}]{8,}"
+        ),
+        rf"\g<1>{SECRET}",
+    ),
+    (re.compile(r"(?i)\b(bearer|basic)\s+(?=\S{0,99}[\d=])[\w.~+/=-]{12,}"), rf"\g<1> {SECRET}"),
+    # Printed configurations: a value of at least 16 letters with a digit, and no call.
+    (
+        re.compile(
+            r"(?i)((?:api_?key|(?:access|account|secret|private|subscription)_?key"
+            r"|(?:access|api|auth|id|refresh|session|bearer)_?token|token|client_?secret|secret"
+            r"|passw(?:or)?d|passphrase)['\"]?\s*[:=]\s*['\"]?)"
+            r"(?=[^\s'\"]{0,99}\d)[\w.~+/=-]{16,}(?![\w(\[.])"
+        ),
+        rf"\g<1>{SECRET}",
+    ),
+    (re.compile(r"(?i)(passw(?:or)?d['\"]\s*:\s*['\"])[^'\"]+"), rf"\g<1>{SECRET}"),
+    # Private keys, also those that a log cut.
+    (
+        re.compile(
+            r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+            re.DOTALL,
+        ),
+        SECRET,
+    ),
+    # Tokens that a prefix tells: AWS, Hugging Face, GitHub, GitLab, W&B, Slack, Google,
+    # Databricks, OpenAI and others, and JSON web tokens.
+    (
+        re.compile(
+            r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|hf_[A-Za-z0-9]{20,}|gh[opsru]_[A-Za-z0-9]{20,}"
+            r"|github_pat_\w{20,}|glpat-[\w-]{20,}|wandb_v\d_\w{20,}|xox[abeprs]-[\w-]{10,}"
+            r"|AIza[\w-]{35}|ya29\.[\w-]{20,}|dapi[0-9a-f]{32}|sk-(?=[\w-]{0,99}\d)[\w-]{20,}"
+            r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*)"
+        ),
+        SECRET,
+    ),
 )
 
 
@@ -46,10 +102,18 @@ def redacted(text: str) -> str:
     'cannot reach postgresql://***@db/tuning?password=***'
     """
     for value in sorted(set(_credentials()), key=len, reverse=True):
-        text = text.replace(value, SECRET)
+        if value in text:
+            text = _without(text, value)
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
     return text
+
+
+def _without(text: str, value: str) -> str:
+    """Replace a secret; one of letters alone may be a part of a word, such as ``postgres``."""
+    if not value.isalpha():
+        return text.replace(value, SECRET)
+    return re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", SECRET, text)
 
 
 def showable(error: BaseException) -> BaseException | None:
@@ -60,9 +124,23 @@ def showable(error: BaseException) -> BaseException | None:
 
 def _credentials() -> Iterator[str]:
     """Return the secrets in the environment and in the configuration of fsspec."""
-    values = [os.environ.get(name, "") for name in _VARIABLES]
+    values = [value for name, value in os.environ.items() if _is_secret(name)]
     values += _secret_options(fsspec.config.conf)
-    return (value for value in values if len(value) >= _SHORTEST)
+    values += [part for value in values if ";" in value for part in _PART.findall(value)]
+    for value in values:
+        if len(value) >= _SHORTEST and not _is_place(value):
+            yield from {value, quote(value, safe=""), quote(value)}
+
+
+@cache
+def _is_secret(name: str) -> bool:
+    """Return whether a variable of the environment holds a secret, as its name says."""
+    return name in _VARIABLES or bool(_VARIABLE.search(name) and not _PLACE.search(name))
+
+
+def _is_place(value: str) -> bool:
+    """Return whether a value is the path of a file, such as that of Google's credentials."""
+    return value.startswith(("/", "~/")) and os.path.exists(os.path.expanduser(value))
 
 
 def _secret_options(options: Mapping[str, object]) -> Iterator[str]:

@@ -115,21 +115,35 @@ def test_keys_of_a_bucket_are_found_nowhere(
     assert SECRET not in caplog.text, "not even the libraries' own words at DEBUG have it"
 
 
+SECRETS = ("PGPASSWORD", "WANDB_API_KEY", "HF_TOKEN", "MLFLOW_TRACKING_TOKEN", "AZURE_STORAGE_KEY")
+
+
+class Printing(Adding):
+    """Prints all secrets of its environment, then fails with them."""
+
+    def train(self) -> None:
+        values = [f"{name} {os.environ.get(name)}" for name in SECRETS]
+        header = {"Authorization": "Bearer a1b2c3d4-letmein-e5f6"}
+        print("printed:", *values, header)
+        raise ValueError(f"denied: signed with {values} and {header}")
+
+
 @pytest.mark.cluster
-def test_stored_traceback_has_no_credentials_of_the_process(
+def test_stored_prints_and_errors_have_no_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PGPASSWORD", PASSWORD)
-    study = dt.create_study(
-        Signing, name="told", storage=tmp_path, metric="loss", config={"says": "denied"}
-    )
+    for name in SECRETS:
+        monkeypatch.setenv(name, f"{name.lower()}-letmein-1")
+    study = dt.create_study(Printing, name="told", storage=tmp_path, metric="loss")
     space = dt.Space(lr=[Constant(-1.0)])
-    study.optimize(dt.algos.Grid(space, max_steps=1), workers=1, progress=False)
+    with logs.configure(tmp_path / "all.log", "json", "DEBUG"):
+        study.optimize(dt.algos.Grid(space, max_steps=1), workers=1, progress=False, check=False)
     study.report()
     study.close()
     kept = everything_below(tmp_path)
     assert b"denied: signed with" in kept
-    assert PASSWORD.encode() not in kept
+    assert b"printed: PGPASSWORD" in kept
+    assert b"letmein" not in kept
 
 
 # ------------------------------------------------------------------------- databases
@@ -261,3 +275,49 @@ def test_what_a_storage_must_not_be_is_said_without_its_password(tmp_path: Path)
         told = CliRunner().invoke(app, command)
         assert told.exit_code in (1, 2)
         assert "letmein" not in told.output
+
+
+# ----------------------------------------------------------------------- files of results
+
+
+def modes_of(folder: Path) -> dict[str, int]:
+    """Return the modes of the database, log and report of a study that is made in a folder."""
+    with logs.configure(folder / "all.log", level="DEBUG"):
+        study = dt.create_study(None, name="own", storage=folder, metric="loss")
+        tuner = dt.algos.Random(dt.Space(x=dt.Float(-1, 1)), trials=1, max_steps=1)
+        while asked := study.ask(tuner):
+            study.tell(asked, 1.0)
+        study.report(folder / "report.html")
+        names = ("dasktune.db", "dasktune.db-wal", "all.log", "report.html")
+        modes = {name: (folder / name).stat().st_mode & 0o777 for name in names}
+        study.close()
+    return modes
+
+
+@pytest.fixture
+def usual_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("usual_umask")
+def test_results_are_for_their_user_alone(tmp_path: Path) -> None:
+    assert set(modes_of(tmp_path).values()) == {0o600}
+
+
+@pytest.mark.usefixtures("usual_umask")
+def test_results_in_a_folder_of_a_group_have_its_mode(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o2775)
+    os.umask(0o002)
+    assert set(modes_of(shared).values()) == {0o664}
+
+
+@pytest.mark.usefixtures("usual_umask")
+def test_files_that_are_there_keep_their_mode(tmp_path: Path) -> None:
+    for name in ("dasktune.db", "all.log", "report.html"):
+        (tmp_path / name).touch(0o640)
+    modes = modes_of(tmp_path)
+    assert {modes[name] for name in ("dasktune.db", "all.log", "report.html")} == {0o640}

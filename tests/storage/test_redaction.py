@@ -32,6 +32,26 @@ SECRET = "letmein/please+now"
         ),
         ("https://a.blob.core.windows.net/c?sv=1&sig=abc%3D", "https://a.blob.core.windows.net/c?sv=1&sig=***"),
         ("the key AKIAIOSFODNN7EXAMPLE is unknown", "the key *** is unknown"),
+        ("AccountName=lab;AccountKey=a1b2c3==;x", "AccountName=lab;AccountKey=***;x"),
+        ("SharedAccessSignature=sv=2024&sig=abc", "SharedAccessSignature=***&sig=***"),
+        ("{'Authorization': 'Bearer a1b2'}", "{'Authorization': '***'}"),
+        ("authorization: Basic YW5uOmxldG1laW4=\nnext", "authorization: ***\nnext"),
+        ("curl -H 'X-Api-Key: a1b2c3d4e5'", "curl -H 'X-Api-Key: ***'"),
+        ("sent Bearer a1b2c3d4e5f6g7h8 to it", "sent Bearer *** to it"),
+        ("proxy wants Basic YW5uOmxldG1laW4=", "proxy wants Basic ***"),
+        ("login(token='a1b2c3d4e5f6g7h8i9')", "login(token='***')"),
+        ('{"api_key": "0123456789abcdef0123"}', '{"api_key": "***"}'),
+        ("{'password': 'let me in'}", "{'password': '***'}"),
+        ("hf_abcdefghijklmnopqrstuvwxyz", "***"),
+        ("ghp_abcdefghijklmnopqrstuvwxyz0123456789", "***"),
+        ("github_pat_11ABCDEFG0abcdefghijklmnop", "***"),
+        ("glpat-abcdefghij0123456789", "***"),
+        ("key sk-proj-abc123def456ghi789jkl", "key ***"),
+        ("xoxb-1234567890-abcdef", "***"),
+        ("AIza" + "a1" * 17 + "b", "***"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.abc-def_1", "***"),
+        ("a -----BEGIN RSA PRIVATE KEY-----\nMII=\n-----END RSA PRIVATE KEY----- b", "a *** b"),
+        ("a -----BEGIN PRIVATE KEY-----\nMIIEow, and the log was cut", "a ***"),
     ],
 )  # fmt: skip
 def test_secrets_are_redacted(text, expected):
@@ -46,16 +66,85 @@ def test_secrets_are_redacted(text, expected):
         "cannot write to s3://bucket/tuning: bucket 'bucket' does not exist",
         "http://127.0.0.1:9000/bucket/a@b",
         "cannot read from /home/ann@lab/runs: access is denied",
+        "    token = tokenizer.encode(text_of_2026_examples)",
+        "state_key=0123456789abcdef0123456789abcdef attempt=1-7c",
+        "checkpoint 0123456789abcdef0123456789abcdef is altered: digest a1b2c3d4e5f6",
+        "a basic configuration of 12 layers; basic DataLoader",
+        "bearer of good news; the bearer 3 is here",
+        "secret: the trick is a warm-up; key: value; token count: 12345678901234567890 tokens",
+        "KeyError: 'token'; password must be given; tokens=12345678901234567890",
+        "scikit-learn task-0123456789-abcdefghijk disk-0123456789abcdefghijk",
+        "eyJust a word",
     ],
 )
 def test_text_without_secrets_is_unchanged(text):
     assert redacted(text) == text
 
 
-@pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD"),
+        *("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY", "AZURE_STORAGE_CONNECTION_STRING"),
+        *("AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET", "GOOGLE_API_KEY", "HF_TOKEN"),
+        *("HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD"),
+        *("MLFLOW_TRACKING_TOKEN", "COMET_API_KEY", "NEPTUNE_API_TOKEN", "OPENAI_API_KEY"),
+        *("GITHUB_TOKEN", "LAB_DB_PASSWD", "lab_secret"),
+    ],
+)
 def test_credentials_of_the_environment_are_redacted(monkeypatch, name):
     monkeypatch.setenv(name, SECRET)
     assert redacted(f"signed with <{SECRET}>.") == "signed with <***>."
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PWD",
+        "HOME",
+        "TOKENIZERS_PARALLELISM",
+        "MLFLOW_TRACKING_USERNAME",
+        "KEYBOARD",
+        "SSL_KEY_FILE",
+        "WANDB_PROJECT",
+        "LAB_TOKEN_PATH",
+    ],
+)
+def test_other_variables_are_not_redacted(monkeypatch, name):
+    monkeypatch.setenv(name, "plain-value-12")
+    assert redacted("plain-value-12") == "plain-value-12"
+
+
+def test_path_of_a_file_with_credentials_is_shown(monkeypatch, tmp_path):
+    file = tmp_path / "account.json"
+    file.touch()
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    assert redacted(f"cannot read {file}") == f"cannot read {file}"
+
+
+def test_part_of_a_connection_string_is_redacted(monkeypatch):
+    text = "DefaultEndpointsProtocol=https;AccountName=lab;AccountKey=a1b2c3d4e5==;EndpointSuffix=x"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", text)
+    assert redacted("denied for a1b2c3d4e5==") == "denied for ***"
+    assert redacted(f"opened {text}.") == "opened ***."
+
+
+def test_secret_that_is_a_word_is_redacted_as_a_word(monkeypatch):
+    monkeypatch.setenv("POSTGRES_PASSWORD", "postgres")
+    assert redacted("postgresql://db/x with postgres") == "postgresql://db/x with ***"
+
+
+def test_secret_in_a_url_is_redacted_as_it_is_quoted(monkeypatch):
+    monkeypatch.setenv("PGPASSWORD", "let me/in now")
+    assert redacted("a let%20me%2Fin%20now b let%20me/in%20now") == "a *** b ***"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "part", ["token=", "sk-", "://a:", "basic ", "eyJaaaaaaaaa.", "password='"]
+)
+def test_long_text_is_redacted_in_time(part):
+    assert redacted(part * 20_000)
 
 
 def test_credentials_of_the_fsspec_config_are_redacted(monkeypatch):

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -23,6 +23,7 @@ from dasktune._engine.timeouts import (
     DATABASE_SILENT_SECONDS,
 )
 from dasktune.errors import ConfigurationError, StorageError
+from dasktune.storage.files.private import open_private
 
 logger = logging.getLogger(__name__)
 
@@ -279,6 +280,9 @@ class Connections:
         engine = sa.create_engine(address, connect_args=options)
         if may_write:
             self.file.parent.mkdir(parents=True, exist_ok=True)
+            # SQLite gives the files beside it the same mode. If it cannot be made, SQLite says so.
+            with suppress(OSError), open(self.file, "ab", opener=open_private):
+                pass
             sa.event.listen(engine, "connect", partial(_configure_sqlite, timeout))
         return engine
 

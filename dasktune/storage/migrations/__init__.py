@@ -82,7 +82,7 @@ def back_up(file: Path, revision: str) -> Path:
     for number in count(1):
         copy = file.with_name(f"{name}.bak" if number == 1 else f"{name}.{number}.bak")
         try:
-            copy.touch(exist_ok=False)
+            copy.touch(mode=file.stat().st_mode & 0o777, exist_ok=False)
             break
         except FileExistsError:
             continue
