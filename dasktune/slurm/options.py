@@ -36,6 +36,11 @@ WALLTIME = re.compile(
 )
 """As SLURM writes times: minutes, m:s, h:m:s, d-h, d-h:m and d-h:m:s."""
 
+FOLDER_OF_NODES = re.compile(
+    r"(?:[\w./@:+,=-]|\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*(?::-[\w./@:+,=-]*)?\})+"
+)
+"""A path on nodes: the shell of a job replaces variables in it, and nothing else."""
+
 UNITS = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 
@@ -87,7 +92,8 @@ class SlurmOptions:
         encrypted.
     local_directory
         Where workers keep temporary files, on their node: in a folder ``dasktune-UID`` there,
-        to which nobody else may write.
+        to which nobody else may write. Its path may have variables of the node, such as
+        ``"${TMPDIR:-/tmp}"``, and no spaces.
     shared_directory
         A folder that driver and nodes see: job logs, and the keys of the encryption.
 
@@ -252,12 +258,18 @@ class SlurmOptions:
                 if not isinstance(line, str) or "\n" in line:
                     yield f"{name} must be a list of lines, got {line!r}"
         for line in self.directives if isinstance(self.directives, tuple) else ():
-            if isinstance(line, str) and not line.startswith("-"):
+            if isinstance(line, str) and not (line.startswith("-") and line.isprintable()):
                 yield f"a directive must be an option of sbatch such as '--nice', got {line!r}"
         for name in ("local_directory", "shared_directory"):
             given = getattr(self, name)
             if not isinstance(given, str) or not given or "\n" in given:
                 yield f"{name} must be a folder, got {given!r}"
+            elif name == "local_directory" and FOLDER_OF_NODES.fullmatch(given) is None:
+                yield (
+                    f"{name} must be a folder whose path has letters, digits, ./@:+,=_- and "
+                    "variables such as $TMPDIR or ${TMPDIR:-/tmp} alone, since it stands in "
+                    f"scripts; got {given!r}"
+                )
             elif name == "shared_directory" and not _is_plain(given):
                 yield (
                     f"{name} must be a folder whose path has letters, digits and ./@:+,=_- alone, "

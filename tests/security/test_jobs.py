@@ -35,8 +35,26 @@ def test_what_goes_into_a_script_is_plain(commands: None, text: str) -> None:
     for name in ("partition", "account", "qos", "walltime", "memory", "interface", "margin"):
         with pytest.raises(ConfigurationError, match=f"{name} must be|unknown interface"):
             SlurmOptions(**{name: text})
-    with pytest.raises(ConfigurationError, match="shared_directory must be a folder"):
-        SlurmOptions(shared_directory=text)
+    for name in ("shared_directory", "local_directory"):
+        with pytest.raises(ConfigurationError, match=f"{name} must be a folder"):
+            SlurmOptions(**{name: text})
+    for directive in (text, f"--comment={text}\n", f"--comment={text}\r#SBATCH -x"):
+        with pytest.raises(ConfigurationError, match="directive"):
+            SlurmOptions(directives=(directive,))
+
+
+@pytest.mark.parametrize(
+    "inner", ["$(id)", "`id`", "${X:-$(id)}", "${X:=a}", "$[1]", "\\x", "${X}}"]
+)
+def test_folder_of_nodes_runs_no_command(commands: None, inner: str) -> None:
+    with pytest.raises(ConfigurationError, match="local_directory must be a folder"):
+        SlurmOptions(local_directory=f"/scratch/{inner}/a")
+
+
+@pytest.mark.parametrize("folder", ["/scratch", "$TMPDIR", "${SCRATCH}/run-1", "${T:-/tmp/a}/b"])
+def test_folder_of_nodes_may_have_variables(commands: None, folder: str, tmp_path: Path) -> None:
+    options = job_options(SlurmOptions(local_directory=folder), tmp_path / "slurm")
+    assert options["local_directory"] == f'"{folder}"'
 
 
 def test_job_folder_with_special_characters_is_refused(
