@@ -252,9 +252,23 @@ def shown(value: object) -> str:
     """
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # nested too deep; an int of too many digits
-        return f"a {type(value).__name__} that is too large to be shown"
+    except Exception:  # noqa: BLE001 - nested too deep, too many digits, or code of a user
+        return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 3]}..."
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of somebody else's error, also of one whose text cannot be made.
+
+    Examples
+    --------
+    >>> text_of(ValueError("no disk"))
+    'no disk'
+    """
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - it is code of a user or a library
+        return "its text cannot be shown"
 
 
 def plain(text: str) -> str:

@@ -24,7 +24,7 @@ from dasktune._engine.timeouts import PREDICTION_RETRY_SECONDS, PREDICTION_SECON
 from dasktune._worker.messages import PredictionAnswer
 from dasktune.algos.curves.curve import Prediction, Predictor, Question
 from dasktune.algos.forest.priority import PriorityQuestion
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, text_of
 from dasktune.trainer.code import dumps_by_value
 
 logger = logging.getLogger(__name__)
@@ -206,6 +206,6 @@ def answer_or_none(
             return order.question.answer()
         return answer(order.question)
     except Exception as error:  # noqa: BLE001 - a predictor of the user's may run here
-        why = f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {text_of(error)}"
         logger.warning("%s: %s", order, why)
         return None

@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any
 
 from dasktune._worker.job import Job
-from dasktune.errors import TrainerError
+from dasktune.errors import TrainerError, text_of
 from dasktune.trainer.base import harmless_of, is_harmless
 from dasktune.trainer.code import TrainerCode, unpack
 from dasktune.trainer.fingerprint.installed import is_installed
@@ -185,8 +185,8 @@ def _imported_anew(code: TrainerCode, changed: str) -> type:
         sys.modules.update(own)
         raise TrainerError(
             f"{changed} was changed by another trial in this process, and its module cannot be "
-            f"imported anew: {type(error).__name__}: {error}. Keep it in an attribute of the "
-            f"trainer, or name {changed!r} in harmless_differences if no result depends on it"
+            f"imported anew: {type(error).__name__}: {text_of(error)}. Keep it in an attribute of "
+            f"the trainer, or name {changed!r} in harmless_differences if no result depends on it"
         ) from error
 
 

@@ -34,7 +34,7 @@ from dasktune._worker.rank import (
     RankGroup,
     RankTraining,
 )
-from dasktune.errors import InternalError
+from dasktune.errors import InternalError, text_of
 from dasktune.trainer.base import division_problem
 from dasktune.trainer.code import TrainerCode, pack
 from dasktune.trainer.generators import is_cuda
@@ -199,7 +199,9 @@ class DividedRun:
             self.close()
             if type(failure) is DivisionError and failure.__cause__ is None:
                 # The other one ended without a word; what failed here may say why.
-                failure = DivisionError(f"{failure}; here: {type(error).__name__}: {error}")
+                failure = DivisionError(
+                    f"{failure}; here: {type(error).__name__}: {text_of(error)}"
+                )
             raise failure or error from (None if failure is None else failure.__cause__)
         except DivisionError as error:
             # What the others tell follows from the loss of a lender.

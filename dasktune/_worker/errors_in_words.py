@@ -6,6 +6,7 @@ import sys
 import traceback as tracebacks
 from collections.abc import Iterator
 
+from dasktune.errors import text_of
 from dasktune.storage.redaction import redacted
 
 LONGEST_MESSAGE = 500
@@ -35,9 +36,14 @@ def in_words(error: BaseException) -> dict[str, str]:
 
     Both can be sent as UTF-8 and tell no secrets of this process.
     """
-    message = tracebacks.format_exception_only(error)[-1].strip()
-    lines = tracebacks.format_exception(error)
-    remedy = _DAEMON_REMEDY if any(_DAEMON in each.args for each in _causes(error)) else ""
+    try:
+        message = tracebacks.format_exception_only(error)[-1].strip()
+        lines = tracebacks.format_exception(error)
+    except Exception:  # noqa: BLE001 - methods of the user's class break even Python's own words
+        message = f"{type(error).__name__}: {text_of(error)}"
+        lines = [*tracebacks.format_tb(error.__traceback__), message]
+    texts = (text for each in _causes(error) for text in each.args if isinstance(text, str))
+    remedy = _DAEMON_REMEDY if _DAEMON in texts else ""
     return {
         "message": f"{sendable(message)[: LONGEST_MESSAGE - len(remedy)]}{remedy}",
         "traceback": sendable("".join(lines))[-LONGEST_TRACEBACK:],
@@ -67,7 +73,7 @@ def spoils_process(error: BaseException) -> bool:
     """
     for cause in _causes(error):
         names = " ".join(base.__name__ for base in type(cause).__mro__)
-        is_of_gpu = "AcceleratorError" in names or any(text in str(cause) for text in _SPOILING)
+        is_of_gpu = "AcceleratorError" in names or any(text in text_of(cause) for text in _SPOILING)
         if is_of_gpu and not _is_full(cause):
             return True
     return False
@@ -79,13 +85,15 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, and those that it came from."""
+    """Yield an error, and those that it came from, each once: a user may have set a cycle."""
     cause: BaseException | None = error
-    while cause is not None:
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
         yield cause
-        cause = cause.__cause__ or cause.__context__
+        cause = cause.__context__ if cause.__cause__ is None else cause.__cause__
 
 
 def _is_full(error: BaseException) -> bool:
     names = " ".join(base.__name__ for base in type(error).__mro__)
-    return any(text in f"{names} {error}" for text in _FULL)
+    return any(text in f"{names} {text_of(error)}" for text in _FULL)

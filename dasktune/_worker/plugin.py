@@ -53,6 +53,7 @@ from dasktune._worker.messages import (
 )
 from dasktune._worker.outbox import Outbox
 from dasktune._worker.shared_device import describe_sharing
+from dasktune.errors import text_of
 from dasktune.trainer.gpu_memory import take_gpu_memory_as_needed
 from dasktune.trainer.isolation import give_own_generator
 
@@ -111,7 +112,7 @@ class StagePlugin(WorkerPlugin):
         try:
             job = open_job(self.plan, worker.state.total_resources)
         except Exception as error:  # noqa: BLE001 - a module of the user's may run here
-            self.problem = f"{type(error).__name__}: {error}"
+            self.problem = f"{type(error).__name__}: {text_of(error)}"
             return
         self.numerics, self.gpu = job.numerics, job.gpu
         self._workers = WorkerLenders(worker, self.plan.run)
@@ -298,7 +299,7 @@ def _answer_or_why(question: bytes) -> dict[str, object] | str:
     try:
         return answer_to(question)
     except BaseException as error:  # noqa: BLE001 - a predictor of the user's may run here
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {text_of(error)}"
 
 
 def answer_to(question: bytes) -> dict[str, object]:

@@ -19,7 +19,7 @@ from dasktune._worker.messages import (
     StepMetrics,
     StoreFailed,
 )
-from dasktune.errors import StorageError
+from dasktune.errors import StorageError, text_of
 from dasktune.storage.buffers import Buffer, empty
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.codec import Snapshot
@@ -191,7 +191,7 @@ class StateWriter:
             try:
                 self._write(write)
             except Exception as error:  # noqa: BLE001 - a dead writer would hold up training
-                message = sendable(str(error))
+                message = sendable(text_of(error))
                 if not isinstance(error, StorageError):
                     message = f"{type(error).__name__}: {message}"
                 self._emit([StoreFailed(attempt=write.attempt, message=message)])

@@ -18,6 +18,7 @@ from dasktune.errors import (
     TrainerError,
     name_problems,
     plain,
+    text_of,
 )
 from dasktune.sequences import as_sequence
 from dasktune.trainer.base import GivenTrainer, has_setup
@@ -341,7 +342,8 @@ def _load(trainer: Any, state: Mapping[str, object]) -> None:
         text = "".join(traceback.format_exception(error))
         line = _last_own_line(error)
         raise ResumeError(
-            f"{name}.load_state_dict raised {type(error).__name__}{line}: {plain(str(error))}", text
+            f"{name}.load_state_dict raised {type(error).__name__}{line}: {plain(text_of(error))}",
+            text,
         ) from error
 
 

@@ -64,7 +64,7 @@ def holding_itself() -> dict[str, object]:
         ({"depends_on": [nested(5000)]}, "depends_on must rest on values that are not nested"),
         ({"budget": "9" * 400 + " GB"}, "at most 1e+03 PB, got '9999"),
         ({"budget": HUGE}, "at most 1e+03 PB, got 1000"),
-        ({"budget": UNPRINTABLE}, "got a int that is too large to be shown"),
+        ({"budget": UNPRINTABLE}, "got a int that cannot be shown"),
         ({"needs": {"GPU": float("inf")}}, "needs must be finite numbers > 0 by name, got {'GPU'"),
         ({"needs": {"GPU": HUGE}}, "needs must be finite numbers > 0 by name, got {'GPU'"),
         ({"needs": {3: 1}}, "needs must be finite numbers > 0 by name, got {3: 1}"),

@@ -529,7 +529,10 @@ class Database:
         later = (schema.events.c.study_id == study_id, number > after)
         ends = sa.select(sa.func.max(number), sa.func.count(number)).where(*later)
         last, count = self._run(lambda connection: connection.execute(ends).one())
-        if last is None or last - after == count:
+        if last is None:
+            return []
+        check_cells(EventRow, number, [last])
+        if last - after == count:
             return []
         before = sa.func.lag(number, 1, after).over(order_by=number).label("before")
         pairs = sa.select(number, before).where(*later).subquery().c
