@@ -459,6 +459,7 @@ class DaskRunner:
                 except Exception as error:  # noqa: BLE001 - raised again when all is saved
                     self._callback_error = error
                     self._stop.set()
+            outcome.refuse()
 
     def _ask_for_more(self) -> None:
         """Ask the tuner when workers have nothing to do."""

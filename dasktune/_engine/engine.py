@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from dasktune._engine.absent_metric import absent_start, absent_text
 from dasktune._engine.event_log import report_of
 from dasktune._engine.outcome import Order, Outcome, RunAssessment, RunPrediction
 from dasktune._engine.scaling import Scale
@@ -48,7 +49,7 @@ from dasktune.algos.curves.curve import Prediction
 from dasktune.algos.forest.priority import Priority
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.algos.stopping import beyond_bounds
-from dasktune.errors import ConfigurationError, InternalError, unknown
+from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.events import (
     Bound,
@@ -130,6 +131,7 @@ class Engine:
         self._orders: list[Order] = []
         self._reports: list[Report] = []
         self._warnings: list[str] = []
+        self._refusal = ""
         self._is_held = False
         """Whether a warning of this run says that values beyond the bounds count as the bound."""
         self._todo: deque[Instruction] = deque()
@@ -487,19 +489,19 @@ class Engine:
         self._fail(FailTrial(trial=report.trial, step=report.step, message=message), now)
 
     def _miss_metric(self, metric: str, report: Report, now: float) -> None:
-        """Handle a report that lacks a metric: the trial fails if other trials have the metric.
+        """Handle a report that lacks a metric: its trial fails.
 
-        Raises
-        ------
-        ConfigurationError
-            If no trial has had it yet: the name must be wrong.
+        The run ends with the second such trial while no trial has reported the metric: then it is
+        no oddity of one trial. Both are failures in the event log, so the next run gets further.
         """
-        if all(trial.value is None for trial in self.trials.values()):
-            raise ConfigurationError(unknown("metric", metric, report.metrics))
-        message = (
-            f"evaluate must return {metric!r}, got {', '.join(report.metrics) or 'nothing'} at "
-            f"step {report.step}"
+        known = self._dispatcher.metrics_between(
+            report.trial, 0, self.trials[report.trial].max_steps + 1
         )
+        message = absent_text(metric, report, known)
+        trials, start = self.trials.values(), absent_start(metric)
+        is_second = any(trial.message.startswith(start) for trial in trials)
+        if is_second and all(trial.value is None for trial in trials):
+            self._refusal = f"{message}; no trial has reported it where its tuner asked"
         self._todo.extend(self._dispatcher.stop(report.trial, now))
         self._fail(FailTrial(trial=report.trial, step=report.step, message=message), now)
 
@@ -653,8 +655,9 @@ class Engine:
             self._keeper.take_changed(),
             tuple(self._reports),
             tuple(self._warnings),
+            self._refusal,
         )
-        self._orders, self._reports, self._warnings = [], [], []
+        self._orders, self._reports, self._warnings, self._refusal = [], [], [], ""
         return outcome
 
 

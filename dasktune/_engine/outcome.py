@@ -9,6 +9,7 @@ from dasktune._engine.trials import TrialRecord
 from dasktune._engine.tuner_records import NewRecord
 from dasktune.algos.curves.curve import Question
 from dasktune.algos.forest.priority import PriorityQuestion
+from dasktune.errors import refuse
 from dasktune.graph.events import RunStage, SavePoint, StopStage
 from dasktune.types import Assess, Report, Step
 
@@ -60,7 +61,7 @@ class Outcome:
     """The work for the runner: make `records` and `trials` durable, then carry out `orders`.
 
     `reports` are those that the tuner received, with the study's numbers of trials; `warnings`
-    are sentences for the log.
+    are sentences for the log. `refusal` is why the run must end once all this is durable.
     """
 
     orders: tuple[Order, ...]
@@ -68,6 +69,11 @@ class Outcome:
     trials: tuple[TrialRecord, ...]
     reports: tuple[Report, ...] = ()
     warnings: tuple[str, ...] = ()
+    refusal: str = ""
+
+    def refuse(self) -> None:
+        """Raise a `ConfigurationError` if the run must end."""
+        refuse([self.refusal] if self.refusal else ())
 
 
 def with_save_points(orders: list[Order]) -> list[Order]:

@@ -498,6 +498,7 @@ class SimulatedRunner:
         self._carry_out(self.engine.handle(event, self.now))
 
     def _carry_out(self, outcome: Outcome) -> None:
+        outcome.refuse()
         for report in outcome.reports:
             if report.step >= self.engine.trials[report.trial].max_steps:
                 self.completed.append(self.now)

@@ -145,6 +145,7 @@ class Bench:
     def take(self, outcome: Outcome) -> None:
         self.log += [json.loads(to_text(document_of(record))) for record in outcome.records]
         self.orders.extend(outcome.orders)
+        outcome.refuse()
 
     def tell(self, event: Event) -> None:
         self.take(self.engine.handle(event, self.now))
@@ -380,6 +381,15 @@ def test_unreported_metric_is_refused_with_the_known_metrics() -> None:
     bench.begin(Halving())
     with pytest.raises(ConfigurationError, match="unknown metric 'accuracy'; known: loss"):
         bench.run()
+    assert [trial.state.value for trial in bench.trials.values()].count("FAIL") == 2
+    again = Bench(loss, bench.trials)
+    again.take(
+        again.engine.resume(Halving(), place=0, records=map(read_record, bench.log), now=0.0)
+    )
+    again.run()
+    states = [trial.state.value for trial in again.trials.values()]
+    assert states.count("FAIL") == 2
+    assert "COMPLETE" in states, "the others go on in the next run"
 
 
 def test_a_trial_that_lacks_the_metric_others_have_fails_alone() -> None:
@@ -391,8 +401,49 @@ def test_a_trial_that_lacks_the_metric_others_have_fails_alone() -> None:
     bench.begin(Grid(Space(lr=[0.1, 0.3, 0.2]), max_steps=2))
     bench.run()
     assert [one.state.value for one in bench.trials.values()] == ["COMPLETE", "FAIL", "COMPLETE"]
-    assert bench.trials[1].message == "evaluate must return 'loss', got other at step 2"
+    assert bench.trials[1].message.startswith("metric 'loss' is absent at step 2: unknown metric")
     assert bench.engine.finished
+
+
+@pytest.mark.parametrize("odd", [(0.1,), (0.1, 0.3)])
+def test_a_first_trial_without_the_metric_fails_alone(odd: tuple[float, ...]) -> None:
+    class Partial(Bench):
+        def told(self, lr: float, step: Step) -> dict[str, float]:
+            return {"other": 1.0} if lr in odd else super().told(lr, step)
+
+    tuner = Grid(Space(lr=[0.1, 0.3, 0.2]), max_steps=2)
+    bench = Partial(loss)
+    bench.begin(tuner)
+    if len(odd) == 2:
+        with pytest.raises(ConfigurationError, match="no trial has reported it"):
+            bench.run()
+        trials, log = bench.trials, bench.log
+        bench = Partial(loss, trials)
+        bench.take(
+            bench.engine.resume(
+                Grid(Space(lr=[0.1, 0.3, 0.2]), max_steps=2),
+                place=0,
+                records=map(read_record, log),
+                now=0.0,
+            )
+        )
+    bench.run()
+    failed = [trial.number for trial in bench.trials.values() if trial.state is TrialState.FAIL]
+    assert failed == [*range(len(odd))]
+    assert bench.trials[2].state is TrialState.COMPLETE
+
+
+def test_metric_of_every_fifth_step_is_named_with_its_steps() -> None:
+    class Rare(Bench):
+        def told(self, lr: float, step: Step) -> dict[str, float]:
+            return {"train": lr} if step % 5 else super().told(lr, step)
+
+    bench = Rare(loss)
+    bench.begin(Grid(Space(lr=[0.1, 0.3, 0.2]), max_steps=12))
+    with pytest.raises(
+        ConfigurationError, match=r"absent at step 12 \(present at 5, 10\): .*report_every=5"
+    ):
+        bench.run()
 
 
 def test_resuming_writes_no_trial_again() -> None:
