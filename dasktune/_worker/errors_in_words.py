@@ -42,8 +42,8 @@ def in_words(error: BaseException) -> dict[str, str]:
     except Exception:  # noqa: BLE001 - methods of the user's class break even Python's own words
         message = f"{type(error).__name__}: {text_of(error)}"
         lines = [*tracebacks.format_tb(error.__traceback__), message]
-    texts = (text for each in _causes(error) for text in each.args if isinstance(text, str))
-    remedy = _DAEMON_REMEDY if _DAEMON in texts else ""
+    is_daemon = any(_DAEMON in text_of(cause) for cause in _causes(error))
+    remedy = _DAEMON_REMEDY if is_daemon else ""
     return {
         "message": f"{sendable(message)[: LONGEST_MESSAGE - len(remedy)]}{remedy}",
         "traceback": sendable("".join(lines))[-LONGEST_TRACEBACK:],
