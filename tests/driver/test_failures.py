@@ -33,7 +33,7 @@ HELD = 2
 
 
 class UnreadableError(Exception):
-    """Has no text, as an error of C++ code with bytes that are no UTF-8."""
+    """Fails to make its text, as an error of C++ code with bytes of another encoding."""
 
     def __str__(self) -> str:
         return str(self.args[0].decode())

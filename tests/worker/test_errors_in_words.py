@@ -36,8 +36,7 @@ def hides_the_cause() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("starts", [starts_pool, loads_in_processes, hides_the_cause])
 def test_error_of_a_daemon_names_the_setting(starts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
-    monkeypatch.setitem(config, "daemon", True)  # as in a worker with a nanny
+    monkeypatch.setattr(multiprocessing.current_process(), "daemon", True)  # as with a nanny
     with pytest.raises((AssertionError, RuntimeError)) as error:
         starts()
     message = in_words(error.value)["message"]

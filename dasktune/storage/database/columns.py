@@ -160,8 +160,8 @@ def _type_of(kind: type, name: str) -> type | None:
     hint = get_type_hints(kind)[name]
     parts = [part for part in get_args(hint) if part is not type(None)]
     alone = parts[0] if isinstance(hint, UnionType) else hint
-    found = get_origin(alone) or alone
-    return found if found in (*_WORDS, list, dict) else None
+    plain = get_origin(alone) or alone
+    return plain if plain in (*_WORDS, list, dict) else None
 
 
 def columns_of(kind: type, table: sa.Table) -> list[sa.Column[Any]]:

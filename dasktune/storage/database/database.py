@@ -520,7 +520,8 @@ class Database:
     def next_event(self, study_id: int) -> int:
         """Return the number after that of the last event of a study."""
         last = self._run(lambda connection: last_event(connection, study_id))
-        check_cells(EventRow, schema.events.c.number, [last])
+        if last != -1:  # there is an event
+            check_cells(EventRow, schema.events.c.number, [last])
         return last + 1
 
     def missing_events(self, study_id: int, after: int = -1) -> list[tuple[int, int]]:
