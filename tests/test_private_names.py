@@ -20,7 +20,7 @@ NO_NAME = "what a test starts, stops or looks at there has no name that others s
 INSIDE = "the test is about memory, time or order, which nothing shows to others"
 
 EXCEPTIONS: dict[str, dict[str, str]] = {
-    "cluster/test_fork_server.py": {"_variables": NO_NAME, "_STARTED": NO_NAME},
+    "cluster/test_fork_server.py": {"_STARTED": NO_NAME},
     "cluster/test_workers.py": {"_resources": NO_NAME, "_greet": NO_NAME, "_known": NO_NAME},
     "driver/retention/test_evict.py": {"_dispatcher": NO_NAME},
     "driver/test_attempts.py": {"_open": INSIDE},

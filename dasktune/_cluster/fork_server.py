@@ -2,8 +2,9 @@
 
 A new interpreter needs most of a second to import Dask and dasktune. Python's fork server imports
 them once, while the driver prepares its study; a lost worker is then replaced at once. Each worker
-still reads the user's script, as a new interpreter does. Forked processes have the environment of
-the server: if the driver's has changed since, workers start as new interpreters.
+still reads the user's script, as a new interpreter does. Forked processes have the environment,
+the limits and the CPUs of the server: if the driver's have changed since, workers start as new
+interpreters.
 
 It is for Linux and for workers without GPUs. A server that other code has started, or chosen
 modules for, is left alone.
@@ -64,8 +65,8 @@ MAIN = ["__main__"]
 REPLACED = "DASKTUNE_FORK_REPLACED"
 """The variable with the former values of variables that are set for the server's imports only."""
 
-_STARTED: dict[str, str] = {}
-"""All variables of the server that this process has started; empty if none was."""
+_STARTED: dict[str, object] = {}
+"""All that workers inherit from the server that this process has started; empty if none was."""
 
 
 def _begin_forked() -> None:
@@ -101,12 +102,23 @@ def start() -> None:
     except OSError:  # the path of the folder of temporary files is too long for a socket, say
         forkserver.set_forkserver_preload(MAIN)
     else:
-        _STARTED.update(variables)
+        _STARTED.update(inherited())
 
 
 def serves(environment: Mapping[str, str]) -> bool:
-    """Return whether a worker that starts now would have exactly the variables of the server."""
-    return {**_variables(), **environment} == _STARTED
+    """Return whether a worker that starts now would inherit exactly what the server has."""
+    return bool(_STARTED) and {**inherited(), **environment} == _STARTED
+
+
+def inherited() -> dict[str, object]:
+    """Return what a new process inherits: variables, and settings under names that none has."""
+    import resource
+
+    names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+    limits = {f"={name}": resource.getrlimit(getattr(resource, name)) for name in names}
+    priority = os.getpriority(os.PRIO_PROCESS, 0)
+    cpus = os.sched_getaffinity(0)
+    return {**_variables(), **limits, "=cpus": cpus, "=priority": priority}
 
 
 def _variables() -> dict[str, str]:

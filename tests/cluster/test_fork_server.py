@@ -126,12 +126,58 @@ def test_other_threads_of_numpy_need_interpreters(tmp_path: Path) -> None:
 
 def test_server_is_only_for_its_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not fork_server.serves({})
-    monkeypatch.setattr(fork_server, "_STARTED", fork_server._variables())
+    monkeypatch.setattr(fork_server, "_STARTED", fork_server.inherited())
     assert fork_server.serves({"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")})
     assert not fork_server.serves({"OMP_NUM_THREADS": "99"})
     assert not fork_server.serves({"NEW": "1"})
     monkeypatch.setenv("LATE", "read by the script")
     assert not fork_server.serves({})
+
+
+LIMITED = """
+import os, resource, sys
+from dasktune._cluster import fork_server
+from dasktune._cluster.local import local_client
+
+def setting(change):
+    return {
+        "limit": lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
+        "cpus": lambda: sorted(os.sched_getaffinity(0)),
+    }[change]()
+
+def set_anew(change):
+    if change == "limit":
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files[0] - 1, files[1]))
+    elif len(os.sched_getaffinity(0)) > 1:
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    else:
+        sys.exit()
+
+if __name__ == "__main__":
+    fork_server.start()
+    assert fork_server.serves({})
+    set_anew(change := sys.argv[1])
+    with local_client(1) as client:
+        (of_worker,) = client.run(setting, change).values()
+    assert of_worker == setting(change), of_worker
+    assert not fork_server.serves({})
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("change", ["limit", "cpus"])
+def test_workers_have_the_settings_of_a_changed_driver(tmp_path: Path, change: str) -> None:
+    (tmp_path / "script.py").write_text(LIMITED)
+    own = {name: value for name, value in os.environ.items() if name != fork_server.SWITCH}
+    done = subprocess.run(
+        [sys.executable, "script.py", change],
+        cwd=tmp_path,
+        env={**own, "PYTHONPATH": PATH},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.process
