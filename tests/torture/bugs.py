@@ -47,6 +47,7 @@ from dasktune.graph.policies.shared_devices import SharedDevices
 from dasktune.graph.policy import Policy
 from dasktune.storage.database.kept_writes import KeptWrites
 from dasktune.storage.leases import HeldLeases, Lease
+from tests.torture.files import MemoryFiles
 from tests.torture.parts import Parts
 
 
@@ -342,6 +343,14 @@ class RestoresNoTail(KeptWrites):
         super().restore(connection, is_new=False)
 
 
+class CreatesOverOthers(MemoryFiles):
+    """Creates a file although it exists: of two attempts, the last one makes the commit."""
+
+    def create(self, path: str, content: bytes, *, durable: bool = True) -> bool:
+        self.replace(path, content)
+        return True
+
+
 class BelievesOmitted(Dispatcher):
     """Takes a state that is not stored for one that is."""
 
@@ -514,6 +523,7 @@ BUGS: dict[str, Parts] = {
         Parts(bug="own-steps-counted-only", sharing=CountsOwnStepsOnly),
         Parts(bug="missed-states-awaited", sharing=AwaitsMissedStates),
         Parts(bug="departed-leases-forgotten", leasing=ForgetsDeparted),
+        Parts(bug="created-over-others", files=CreatesOverOthers),
         Parts(bug="no-lost-writes-restored", kept=RestoresNoWrites),
         Parts(bug="no-last-rows-restored", kept=RestoresNoTail),
         Parts(bug="omitted-states-believed", dispatcher=BelievesOmitted),

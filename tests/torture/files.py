@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -17,9 +18,15 @@ class MemoryFiles:
     ----------
     clock
         Gives the time of each write.
+
+    Attributes
+    ----------
+    removals
+        How often each file was removed.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        self.removals: Counter[str] = Counter()
         self._clock = clock
         self._files: dict[str, tuple[bytes, float]] = {}
 
@@ -49,20 +56,19 @@ class MemoryFiles:
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder with its content."""
-        if self._files.pop(path, None) is None:
-            for name in [name for name in self._files if name.startswith(f"{path}/")]:
-                del self._files[name]
+        names = [name for name in self._files if name.startswith(f"{path}/")]
+        self.remove_files([path] if path in self._files else names)
 
     def remove_files(self, paths: Iterable[str]) -> None:
         """Remove files."""
         for path in paths:
-            self._files.pop(path, None)
+            self.removals[path] += self._files.pop(path, None) is not None
 
     def remove_same(self, path: str, content: bytes | Unreadable) -> bool:
         """Remove a file if it has this content; return whether it had."""
         is_same = path in self._files and self._files[path][0] == content
         if is_same:
-            del self._files[path]
+            self.remove_files([path])
         return is_same
 
     def removes_conditionally(self) -> bool:

@@ -15,6 +15,7 @@ from dasktune._driver.shared_stages import SharedStages
 from dasktune._engine.engine import Engine
 from dasktune.graph.dispatch import Dispatcher
 from dasktune.storage.database.kept_writes import KeptWrites
+from tests.torture.files import MemoryFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Parts:
     leasing: type[Leasing] = Leasing
     sharing: type[SharedStages] = SharedStages
     kept: type[KeptWrites] = KeptWrites
+    files: type[MemoryFiles] = MemoryFiles
 
 
 PARTS = Parts()

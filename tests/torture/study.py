@@ -24,7 +24,6 @@ from dasktune.storage.database.database import Database
 from dasktune.storage.retention import MOST_BYTES
 from dasktune.types import Objective
 from tests.torture.books import Books, Told
-from tests.torture.files import MemoryFiles
 from tests.torture.fleet import Fleet
 from tests.torture.parts import Parts
 from tests.torture.ways import ROOT, State, Ways
@@ -106,7 +105,7 @@ class World:
     _rows: bytes = b""
 
     def __post_init__(self) -> None:
-        self.store = Store(MemoryFiles(lambda: self.epoch))
+        self.store = Store(self.parts.files(lambda: self.epoch))
 
     def database_of_driver(self) -> Database:
         """Return the database as a new driver has it, on the one connection of all."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from dasktune.errors import CorruptCheckpointError
+from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore, Commit
 from dasktune.storage.codec import Snapshot, encode
 from dasktune.storage.zarr_array import ArrayFiles
 from dasktune.types import Metrics, Step
+from tests.torture.books import check
 from tests.torture.files import MemoryFiles
 from tests.torture.ways import State
 
@@ -20,6 +22,8 @@ class Store:
         self.files = files
         self.checkpoints = MixedStore("memory://torture", files=files)
         self.committed: set[State] = set()
+        self._commits: dict[tuple[str, int], bytes] = {}
+        """Each commit as it was made, by its file and how often that was removed before."""
 
     def save(
         self,
@@ -35,7 +39,16 @@ class Store:
             encode({"state": state}), key=key, attempt=attempt, step=step, reports=reports
         )
         self.committed.add(state)
+        self._check_commit(key, commit)
         return commit
+
+    def _check_commit(self, key: str, commit: Commit) -> None:
+        """Check that the commit of a key stands as it was made, until it is removed."""
+        path = layout.commit_path(key)
+        (content,) = self.files.read("", [path])
+        if content is not None:
+            first = self._commits.setdefault((path, self.files.removals[path]), content.tobytes())
+            check(first == content.tobytes(), f"{commit.attempt} wrote over the commit of {key}")
 
     def load(self, key: str) -> State | None:
         """Return the state of a key, or None."""
