@@ -111,7 +111,7 @@ def serves(environment: Mapping[str, str]) -> bool:
 
 
 def inherited() -> dict[str, object]:
-    """Return what a new process inherits: variables, and settings under names that none has."""
+    """Return the variables and the settings of a new process; `=` begins the names of settings."""
     import resource
 
     names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
