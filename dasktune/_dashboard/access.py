@@ -49,7 +49,8 @@ class Access:
     def is_host_known(self, host: str) -> bool:
         """Return whether the header ``Host`` names this host."""
         try:
-            name = urlsplit(f"//{host}").hostname
+            parts = urlsplit(f"//{host}")
+            name, _ = parts.hostname, parts.port  # a port above 65535 is an error
         except ValueError:
             return False
         return name is not None and name in self.hosts

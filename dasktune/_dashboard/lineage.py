@@ -33,7 +33,11 @@ class StudyPlan:
 
 
 def origins(
-    database: Database, plan: SearchPlan, record: TrialRecord, names: Mapping[int, str]
+    database: Database,
+    plan: SearchPlan,
+    record: TrialRecord,
+    names: Mapping[int, str],
+    offset: int = 0,
 ) -> dict[str, object]:
     """Return the stages and the checkpoints on a trial's path, of any study.
 
@@ -43,6 +47,8 @@ def origins(
         A plan in which the trial is registered.
     names
         Names of the studies by number.
+    offset
+        What the number of a study is greater by on the page than in the database.
     """
     stages, stored = rows_on_path(database, plan, record)
     logs = {row.attempt: row.text for row in database.logs_of(row.attempt for row in stages)}
@@ -50,7 +56,7 @@ def origins(
         "stages": [
             {
                 "study": names.get(row.study_id, "(deleted)"),
-                "study_id": row.study_id,
+                "study_id": row.study_id + offset,
                 "trials": row.trials,
                 "start": row.start,
                 "stop": row.stop,

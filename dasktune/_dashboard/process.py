@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from dasktune._dashboard.access import Access
 from dasktune._dashboard.changes import StudyChanges
 from dasktune._dashboard.files import bokeh_files
-from dasktune._dashboard.server import Studies, serve
+from dasktune._dashboard.server import serve
+from dasktune._dashboard.studies import Studies
 from dasktune._engine.timeouts import PAGE_END_SECONDS
 from dasktune.errors import ClusterError
 from dasktune.storage.database.database import Database

@@ -72,11 +72,14 @@ def write_report(study: Any, path: str | os.PathLike[str] | None = None) -> Path
         the current folder.
     """
     target = _default_path(study) if path is None else Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     # A message may hold half a surrogate pair, for example of a file's name.
     content = report_page(study).encode(errors="backslashreplace")
-    with open(target, "wb", opener=open_private) as file:
-        file.write(content)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(target, "wb", opener=open_private) as file:
+            file.write(content)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise ConfigurationError(f"the report must be written to a file: {error}") from error
     return ReportPath(target)
 
 

@@ -6,22 +6,23 @@ import asyncio
 import json
 import logging
 import socket
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tornado.httpserver import HTTPServer
+from tornado.http1connection import HTTP1Connection
 from tornado.web import Application, HTTPError, RequestHandler
 
 from dasktune._dashboard.access import HEADER, Access
-from dasktune._dashboard.changes import CHANGES, StudyChanges
+from dasktune._dashboard.changes import CHANGES
+from dasktune._dashboard.connections import LimitedServer, OpenConnections, counted_logs
 from dasktune._dashboard.files import KINDS, bokeh_files, page_files
-from dasktune._dashboard.study_view import StudyView, json_of, load_importance
+from dasktune._dashboard.studies import Stores, Studies
+from dasktune._dashboard.study_view import json_of
 from dasktune._dashboard.trial_table import split_numbers
-from dasktune.errors import ConfigurationError, DasktuneError, unknown
-from dasktune.storage.database.database import Database
+from dasktune._engine.timeouts import PAGE_BODY_SECONDS, PAGE_IDLE_SECONDS
+from dasktune.errors import ConfigurationError, DasktuneError
 from dasktune.storage.redaction import redacted
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,9 @@ MOST_NUMBER = 999_999_999
 MOST_NBYTES = 100_000
 """The largest request."""
 
+MOST_HEADER_NBYTES = 16_000
+"""The largest headers of a request."""
+
 AN_HOUR = "public, max-age=3600"
 
 POLICY = "; ".join(
@@ -59,87 +63,6 @@ POLICY = "; ".join(
     ]
 )
 """The content security policy: no code from elsewhere, no connection to elsewhere."""
-
-
-class Studies:
-    """The studies of a database, each opened when first asked for.
-
-    Parameters
-    ----------
-    database
-        The database, open for reading.
-    only
-        The name of the only study to show; None for all.
-    first
-        The name of the study to show first; the only one, or a list of all, if None.
-    changes
-        Makes the changes that the page asks for; None makes the page read-only.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no study of that name.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        only: str | None = None,
-        *,
-        first: str | None = None,
-        changes: StudyChanges | None = None,
-    ) -> None:
-        self.database, self.only, self.changes = database, only, changes
-        self._views: dict[int, StudyView] = {}
-        self._is_prepared = False
-        self._lock = threading.Lock()
-        known = {row.name: row.id for row in database.studies()}
-        if only is not None and only not in known:
-            raise ConfigurationError(unknown("study", only, known))
-        shown = first if only is None else only
-        self.first = None if shown is None else known.get(shown)
-
-    def listing(self) -> dict[str, object]:
-        """Return the studies in a line each: those that run first, then the newest."""
-        listed = []
-        for row in self.database.studies():
-            if self.only not in (None, row.name):
-                continue
-            view = self.view(row.id)
-            overview = view.overview()
-            names = ("study", "metric", "direction", "trials", "best", "is_alive", "last_activity")
-            listed.append({"id": row.id, **{name: overview[name] for name in names}})
-        listed.sort(key=lambda each: (not each["is_alive"], -float(str(each["last_activity"]))))
-        return {"studies": listed, "database": self.database.connections.name}
-
-    def prepare(self, pool: ThreadPoolExecutor, study_id: int) -> None:
-        """Do once, in a thread, what takes seconds: a reader has come and may ask for it."""
-        if not self._is_prepared:
-            self._is_prepared = True
-            pool.submit(self.view(study_id).tree)
-            pool.submit(load_importance)
-
-    def views(self) -> list[StudyView]:
-        """Return the views of all shown studies."""
-        rows = self.database.studies()
-        return [self.view(row.id) for row in rows if self.only in (None, row.name)]
-
-    def view(self, study_id: int) -> StudyView:
-        """Return the view of a study.
-
-        Raises
-        ------
-        ConfigurationError
-            If there is no such study.
-        """
-        with self._lock:
-            if study_id not in self._views:
-                rows = {row.id: row for row in self.database.studies()}
-                shown = {key: row for key, row in rows.items() if self.only in (None, row.name)}
-                if study_id not in shown:
-                    raise ConfigurationError(unknown("study", str(study_id), map(str, shown)))
-                self._views[study_id] = StudyView(shown[study_id], self.database)
-            return self._views[study_id]
 
 
 class _Handler(RequestHandler):
@@ -192,7 +115,7 @@ class _PageFile(_Handler):
 class _Data(_Handler):
     """An answer with data, computed in a thread."""
 
-    studies: Studies
+    studies: Studies | Stores
     pool: ThreadPoolExecutor
     slow_pool: ThreadPoolExecutor
 
@@ -200,6 +123,8 @@ class _Data(_Handler):
         super().prepare()
         if not self.access.is_token(self.request.headers.get(HEADER, "")):
             raise HTTPError(401, reason="the token is missing or wrong")
+        if isinstance(self.request.connection, HTTP1Connection):
+            self.settings["connections"].trust(self.request.connection.stream)
 
     async def get(self, name: str, study: str = "") -> None:
         await self._finish(self.slow_pool if name in SLOW else self.pool, self._answer, name, study)
@@ -245,7 +170,8 @@ class _Data(_Handler):
             case "importance":
                 answer = view.importance()
             case "pending":
-                answer = {"is_allowed": self.studies.changes is not None, **view.pending()}
+                is_allowed = self.studies.changes_of(int(study)) is not None
+                answer = {"is_allowed": is_allowed, **view.pending()}
             case _:
                 raise HTTPError(404)
         return json_of(answer)
@@ -285,18 +211,19 @@ class _ChangeHandler(_Data):
         await self._finish(self.slow_pool, self._made, name, study)
 
     def _made(self, name: str, study: str) -> str:
-        if self.studies.changes is None:
+        changes = self.studies.changes_of(int(study))
+        if changes is None:
             raise HTTPError(403)
         try:
             document = json.loads(self.request.body or b"{}")
-        except ValueError:
+        except (RecursionError, ValueError):
             raise ConfigurationError("a change must be a JSON object") from None
         view = self.studies.view(int(study))
-        words = self.studies.changes.make(name, view.row, document)
+        words = changes.make(name, view.row, document)
         return json_of({"said": words})
 
 
-def application(studies: Studies, access: Access) -> Application:
+def application(studies: Studies | Stores, access: Access) -> Application:
     """Return the application that serves studies."""
     known = page_files() | bokeh_files()
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="page")
@@ -313,10 +240,11 @@ def application(studies: Studies, access: Access) -> Application:
         ],
         compress_response=True,
         log_function=lambda handler: None,
+        connections=OpenConnections(),
     )
 
 
-def listen(application: Application, port: int = 0) -> tuple[HTTPServer, int]:
+def listen(application: Application, port: int = 0) -> tuple[LimitedServer, int]:
     """Listen on loopback; return the server and its port.
 
     Parameters
@@ -334,14 +262,22 @@ def listen(application: Application, port: int = 0) -> tuple[HTTPServer, int]:
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:
         raise ConfigurationError(f"--port {port} cannot be used: {error.strerror}") from None
-    server = HTTPServer(application, max_body_size=MOST_NBYTES, max_buffer_size=MOST_NBYTES)
+    server = LimitedServer(
+        application,
+        max_header_size=MOST_HEADER_NBYTES,
+        max_body_size=MOST_NBYTES,
+        max_buffer_size=MOST_NBYTES,
+        idle_connection_timeout=PAGE_IDLE_SECONDS,
+        body_timeout=PAGE_BODY_SECONDS,
+    )
+    server.connections = application.settings["connections"]
     listener.setblocking(False)
     server.add_socket(listener)
     return server, int(listener.getsockname()[1])
 
 
 async def serve(
-    studies: Studies, access: Access, *, port: int, on_address: Callable[[str], None]
+    studies: Studies | Stores, access: Access, *, port: int, on_address: Callable[[str], None]
 ) -> None:
     """Serve studies until the task is cancelled.
 
@@ -355,7 +291,8 @@ async def serve(
     server, bound = listen(application(studies, access), port)
     on_address(access.address(bound, studies.first))
     try:
-        await asyncio.Event().wait()
+        with counted_logs():
+            await asyncio.Event().wait()
     finally:
         server.stop()
         await server.close_all_connections()

@@ -101,11 +101,19 @@ class StudyView:
     ----------
     fresh_seconds
         How long the table of trials and the status are not read again; infinite for a report.
+    offset
+        What the number of a study is greater by on the page than in the database.
     """
 
     def __init__(
-        self, row: StudyRow, database: Database, fresh_seconds: float = FRESH_SECONDS
+        self,
+        row: StudyRow,
+        database: Database,
+        fresh_seconds: float = FRESH_SECONDS,
+        *,
+        offset: int = 0,
     ) -> None:
+        self.offset = offset
         self.row, self.database, self.fresh_seconds = row, database, fresh_seconds
         self.objective = objective_of(row.spec)
         self.table = TrialTable(database, row.id, self.objective)
@@ -230,7 +238,7 @@ class StudyView:
             "traceback": redacted(record.traceback),
             "frames": user_line(record.traceback),
             "curves": {name: points_of(curve, name, MOST_POINTS) for name in names},
-            **origins(self.database, plan, record, self._study_names()),
+            **origins(self.database, plan, record, self._study_names(), self.offset),
         }
 
     def lineage(self, number: int, others: Sequence[StudyView]) -> dict[str, object]:
@@ -307,7 +315,11 @@ class StudyView:
         plan = registered(self.row, records)
         first = first_trials(plan, list(plan))
         return StudyPlan(
-            id=self.row.id, name=self.row.name, plan=plan, records=records, first=first
+            id=self.row.id + self.offset,
+            name=self.row.name,
+            plan=plan,
+            records=records,
+            first=first,
         )
 
     def tree(self) -> dict[str, object]:
@@ -398,7 +410,8 @@ class StudyView:
         return records[0]
 
     def _study_names(self) -> dict[int, str]:
-        return {row.id: row.name for row in self.database.studies()}
+        rows, unreadable = self.database.readable_studies()
+        return {row.id: row.name for row in rows} | {each.id: each.study for each in unreadable}
 
     def trials(self, since: int = 0) -> dict[str, object]:
         """Return the rows of the trials that changed after a version."""

@@ -343,6 +343,12 @@ KILL_MARGIN_SECONDS = 5.0
 """Time before SLURM kills a job at which its workers stop saving."""
 
 
+PAGE_IDLE_SECONDS = 30.0
+"""For how long a connection to the live page may send nothing, or its headers only in part."""
+
+PAGE_BODY_SECONDS = 10.0
+"""The longest time in which the body of a request to the live page must come."""
+
 PAGE_END_SECONDS = 5.0
 """Time for the server of a live page to end before it is killed."""
 

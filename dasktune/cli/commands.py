@@ -28,10 +28,12 @@ from dasktune.cli.options import (
     StoreFlags,
     StudyPath,
     Target,
+    Targets,
     chosen_study,
     flat,
     open_results,
     open_study,
+    possible,
     print_json,
 )
 from dasktune.cli.pools import PoolOptions
@@ -103,7 +105,9 @@ app.command()(run)
 def preview(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Python files that define study and tuner."),
+        typer.Argument(
+            metavar="FILE...", help="Python files that define study and tuner.", callback=possible
+        ),
     ],
     *,
     pool: PoolOptions,
@@ -203,7 +207,7 @@ def logs(
 
 @app.command()
 def dashboard(
-    target: Target,
+    targets: Targets,
     study: Annotated[str | None, typer.Option(help="Only the study of this name.")] = None,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port on loopback; any free one if 0.")
@@ -211,20 +215,23 @@ def dashboard(
     allow_changes: AllowChanges = False,
     config: Config = None,
 ) -> None:
-    """Serve a live page about studies, on loopback, until ctrl-C.
+    """Serve a live page about the studies of one store or several, on loopback, until ctrl-C.
 
     Reads the database alone, while the studies run, or later; changes nothing without
     --allow-changes. Only the printed address opens the page, since its token is part of it.
     """
     from dasktune.cli.dashboard import show
 
-    show(target, study, config or (), port=port, allows_changes=allow_changes)
+    show(targets, study, config or (), port=port, allows_changes=allow_changes)
 
 
 @app.command()
 def migrate(
     target: Annotated[
-        str, typer.Argument(help="Storage folder or URL, or a database's file or URL.")
+        str,
+        typer.Argument(
+            help="Storage folder or URL, or a database's file or URL.", callback=possible
+        ),
     ],
 ) -> None:
     """Bring the database of an older version up to date.

@@ -1,16 +1,19 @@
-"""The command ``dashboard``: the live page of a store, a database or a study file."""
+"""The command ``dashboard``: the live page of stores, databases or study files."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 
 import typer
 
+from dasktune.errors import refuse, unknown
+from dasktune.storage.database.database import Database
+
 
 def show(
-    target: str,
+    targets: Sequence[str],
     name: str | None,
     settings: Sequence[str],
     *,
@@ -21,12 +24,12 @@ def show(
 
     Parameters
     ----------
-    target
-        A study file, a storage folder or URL, or a database's file or URL.
+    targets
+        Study files, storage folders or URLs, databases' files or URLs, or folders of stores.
     name
-        The only study to show; all of the database if None.
+        The only study to show; all of the databases if None.
     settings
-        As for `dasktune.cli.study_file.load`, if the target is a study file.
+        As for `dasktune.cli.study_file.load`, for the study files among them.
     port
         The port; 0 takes any that is free.
     allows_changes
@@ -35,22 +38,43 @@ def show(
     Raises
     ------
     ConfigurationError
-        If the target is none of these, has no study of that name, or the port is taken.
+        If a target is none of these, has no study of that name, or the port is taken.
     StorageError
         If there is no database, or it cannot be read.
     """
     from dasktune._dashboard.access import Access
     from dasktune._dashboard.changes import StudyChanges
     from dasktune._dashboard.files import bokeh_files
-    from dasktune._dashboard.server import Studies, serve
-    from dasktune.cli.status import database_at
-    from dasktune.storage.database.database import Database
+    from dasktune._dashboard.server import serve
+    from dasktune._dashboard.studies import NUMBERS, Stores, Studies
+    from dasktune.cli.status import databases_at
 
     bokeh_files()  # where they are missing, say so before a study file is loaded
-    url, own = database_at(target, settings)
-    with closing(Database(url, create=False, reads_only=True)) as database:
-        changes = StudyChanges(url) if allows_changes else None
-        studies = Studies(database, name, first=own, changes=changes)
+    places: dict[str, str | None] = {}
+    for target in targets:
+        is_file = len(targets) == 1 or target.endswith(".py")
+        places |= databases_at(target, settings if is_file else ())
+    with ExitStack() as stack:
+        opened = {
+            url: stack.enter_context(closing(Database(url, create=False, reads_only=True)))
+            for url in places
+        }
+        known = {url: _names(database) for url, database in opened.items()}
+        if name is not None:
+            every = {each for names in known.values() for each in names}
+            refuse([] if name in every else [unknown("study", name, every)])
+            opened = {url: each for url, each in opened.items() if name in known[url]}
+        parts = [
+            Studies(
+                database,
+                name,
+                first=places[url],
+                changes=StudyChanges(url) if allows_changes else None,
+                offset=place * NUMBERS,
+            )
+            for place, (url, database) in enumerate(opened.items())
+        ]
+        studies = parts[0] if len(parts) == 1 else Stores(parts)
 
         def say(address: str) -> None:
             typer.echo(f"page: {address}")
@@ -58,3 +82,8 @@ def show(
 
         with suppress(KeyboardInterrupt):
             asyncio.run(serve(studies, Access(), port=port, on_address=say))
+
+
+def _names(database: Database) -> set[str]:
+    rows, unreadable = database.readable_studies()
+    return {row.name for row in rows} | {each.study for each in unreadable}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from dasktune.errors import ConfigurationError, unknown
+from dasktune.errors import ConfigurationError, shown, unknown
 
 if TYPE_CHECKING:
     from dasktune._results.results import StudyResults
@@ -44,12 +44,39 @@ HEADINGS = {
 
 # --------------------------------------------------------------------------- single options
 
+Given = TypeVar("Given")
+
+
+def possible(given: Given) -> Given:
+    """Return targets that may be names of files; refuse those that no system takes."""
+    for target in map(str, given if isinstance(given, list) else [given]):
+        try:
+            if "://" not in target:
+                Path(target).is_dir()
+        except OSError as error:
+            raise typer.BadParameter(f"{shown(target)}: {error.strerror}") from None
+    return given
+
+
 StudyPath = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Python file that defines study and tuner.")
+    Path,
+    typer.Argument(
+        metavar="FILE", help="Python file that defines study and tuner.", callback=possible
+    ),
 ]
 Target = Annotated[
     str,
-    typer.Argument(help="Study file, storage folder or URL, or a database's file or URL."),
+    typer.Argument(
+        help="Study file, storage folder or URL, or a database's file or URL.",
+        callback=possible,
+    ),
+]
+Targets = Annotated[
+    list[str],
+    typer.Argument(
+        help="Study files, storage folders or URLs, databases' files or URLs; folders of stores.",
+        callback=possible,
+    ),
 ]
 Config = Annotated[
     list[str] | None,

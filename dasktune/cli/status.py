@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -28,7 +29,8 @@ FILE = "dasktune.db"
 MOST_STORES = 10
 """Stores that are named where a folder of stores is given in place of one."""
 
-_LEVELS = ("*/", "*/*/", "*/*/*/")
+MOST_LEVELS = 3
+"""How far below a folder stores are looked for."""
 
 
 def migrate(target: str) -> None:
@@ -190,7 +192,13 @@ def stores_below(target: str) -> list[Path]:
     path = Path(target)
     if not path.is_dir() or any((path / name).exists() for name in (FILE, MARKER)):
         return []
-    return sorted(place.parent for level in _LEVELS for place in path.glob(f"{level}{MARKER}"))
+    stores = []
+    for above, folders, names in os.walk(path, followlinks=True):
+        if MARKER in names:
+            stores.append(Path(above))
+        if len(Path(above).relative_to(path).parts) == MOST_LEVELS:
+            folders.clear()
+    return sorted(stores)
 
 
 def in_words(studies: Sequence[StudyStatus | UnreadableStudy], *, verbose: bool = False) -> str:

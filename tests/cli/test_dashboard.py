@@ -64,6 +64,18 @@ def test_dashboard_serves_a_store_until_ctrl_c(folder: Folder) -> None:
     assert ended(process) == 0
 
 
+def test_dashboard_serves_several_stores(tmp_path: Path) -> None:
+    for name in ("digits", "letters"):
+        (tmp_path / name).mkdir()
+        made_database(tmp_path / name, **{name: Made(trials=3)})
+    command = [sys.executable, "-m", "dasktune", "dashboard", "digits", "letters"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        listed = asked(process.stdout.readline(), "studies")
+        assert [each["study"] for each in listed["studies"]] == ["digits", "letters"]  # type: ignore[index]
+        assert ended(process) == 0
+
+
 def test_run_serves_its_study_while_it_runs(folder: Folder) -> None:
     (folder.path / "steps.log.hold-2").touch()
     process = folder.start("run", "counting.py", "--workers", "1", "--no-report", "--dashboard")

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import pytest
 
 from dasktune._dashboard.access import HEADER, Access
 from dasktune._dashboard.changes import StudyChanges
-from dasktune._dashboard.server import SLOW_THREADS, THREADS, Studies, serve
+from dasktune._dashboard.server import SLOW_THREADS, THREADS, serve
+from dasktune._dashboard.studies import NUMBERS, Stores, Studies
 from dasktune._dashboard.study_view import StudyView
 from dasktune.errors import ConfigurationError
 from dasktune.storage.database.database import Database
@@ -100,6 +101,7 @@ def changing(tmp_path: Path) -> Iterator[Client]:
         yield made
 
 
+STRANGE = ["evil.example", "127.0.0.1.evil.example:80", "127.0.0.1:99999999", "127.0.0.1:x", "["]
 DATA = [
     "/api/studies",
     "/api/overview/1",
@@ -116,7 +118,7 @@ def test_data_needs_the_token(client: Client, path: str, token: str | None) -> N
     assert json.loads(answer.body) == {"error": "the token is missing or wrong"}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "["])
+@pytest.mark.parametrize("host", STRANGE)
 @pytest.mark.parametrize("path", ["/", "/main.js", "/api/studies"])
 def test_a_strange_host_is_refused(client: Client, host: str, path: str) -> None:
     assert client.ask(path, host=host).status == 403
@@ -217,6 +219,33 @@ def test_only_one_study_can_be_shown(tmp_path: Path) -> None:
             Studies(database, "second").view(1)
         with pytest.raises(ConfigurationError, match="unknown study 'third'; known: first, second"):
             Studies(database, "third")
+
+
+def test_studies_of_several_stores_have_numbers_of_their_own(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        parts = []
+        for place, names in enumerate((["one", "two"], ["two"])):
+            folder = tmp_path / str(place)
+            folder.mkdir()
+            file = made_database(folder, **dict.fromkeys(names, Made(trials=4)))
+            database = Database(file, create=False, reads_only=True)
+            stack.callback(database.close)
+            parts.append(Studies(database, offset=place * NUMBERS))
+        stores = Stores(parts)
+        listed: Any = stores.listing()["studies"]
+        places = {
+            (each["id"], each["study"], Path(each["database"]).parent.name) for each in listed
+        }
+        assert places == {(1, "one", "0"), (2, "two", "0"), (NUMBERS + 1, "two", "1")}
+        view = stores.view(NUMBERS + 1)
+        assert view.database is parts[1].database
+        trial: Any = view.trial(1)
+        assert {stage["study_id"] for stage in trial["stages"]} == {NUMBERS + 1}
+        shared: Any = view.lineage(1, stores.views())
+        assert {user["study_id"] for user in shared["users"]} >= {NUMBERS + 1}
+        for number in (NUMBERS + 2, 2 * NUMBERS + 1, 3):
+            with pytest.raises(ConfigurationError, match="study"):
+                stores.view(number)
 
 
 def test_the_database_is_only_read(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dasktune._dashboard.server import Studies
+from dasktune._dashboard.studies import Studies
 from dasktune._dashboard.study_view import Kept
 from dasktune.errors import ConfigurationError
 from dasktune.storage.database.database import Batch, Database
