@@ -28,6 +28,7 @@ from reference import homes, public_names, value_of
 
 project = "dasktune"
 author = "The dasktune developers"
+project_copyright = author
 version = release = dasktune.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["site"]

@@ -62,6 +62,53 @@ def test_page_shows_the_best_trials_and_failures(
         page.get_by_text("Best so far").wait_for()
 
 
+def test_each_part_of_the_page_names_the_study(
+    tmp_path: Path, address: str, open_page: Callable[..., Any]
+) -> None:
+    parts = ("overview", "curves", "parameters", "trials", "tree", "failures", "trial/1")
+    with open_page(at(address, "1/overview")) as page:
+        for part in parts:
+            page.evaluate("place => { location.hash = place }", f"#/1/{part}")
+            page.locator("#name", has_text="made").wait_for()
+            page.locator("#loading").wait_for(state="detached")
+    several = made_database(tmp_path, first=Made(trials=4), second=Made(trials=4))
+    with served(str(several)) as shown, open_page(shown) as page:
+        page.get_by_role("link", name="second").click()
+        page.get_by_text("Best so far").wait_for()
+        assert page.get_by_label("Study").locator("option:checked").inner_text() == "second"
+        assert page.get_by_label("Study").is_visible()
+
+
+SCALES = """async (cases) => {
+  const { Scale } = await import("./charts.js");
+  return cases.map(([values, isUp]) => {
+    const scale = new Scale(() => {});
+    scale.fit(values, isUp);
+    const { yLog, yRange } = scale.options;
+    return [yLog, yRange ? yRange.map(Math.round) : null];
+  });
+}"""
+CASES: list[tuple[list[float | None], bool, object]] = [
+    ([1, 2, 3, 4, 5], False, [False, None]),
+    ([1, 2, 3, 4, 40], False, [True, None]),
+    ([1, 2, 3, 4, 1e9], False, [False, [1, 7]]),
+    ([40, 30, 20, 10, 1e-9], True, [False, None]),
+    ([-1, 0, 1, 2, 1e9], False, [False, [-1, 5]]),
+    ([0, 10, 20, 30, -1e9], True, [False, [-30, 33]]),
+    ([0.5, 0.6, 0.7, 0.8, None], True, [False, None]),
+    ([1, 1, 1, 1, 1e9], False, [False, None]),
+    ([1, None], False, [False, None]),
+    ([], False, [False, None]),
+]
+"""Values, whether the greatest are the best, and the scale that shows the best ones."""
+
+
+def test_scale_shows_the_best_beside_outliers(address: str, open_page: Callable[..., Any]) -> None:
+    with open_page(address) as page:
+        scales = page.evaluate(SCALES, [[values, is_up] for values, is_up, _ in CASES])
+    assert scales == [scale for _, _, scale in CASES]
+
+
 def test_page_without_its_token_shows_nothing(address: str, open_page: Callable[..., Any]) -> None:
     with open_page(address.partition("#")[0]) as page:
         page.get_by_text("This page needs its token").wait_for()

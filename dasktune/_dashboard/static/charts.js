@@ -67,6 +67,46 @@ export const tools = (figure, renderers, tooltips, more = {}) => {
   figure.add_tools(new Bokeh.HoverTool({ renderers, tooltips, ...more }), new Bokeh.TapTool({ renderers }));
 };
 
+// The scale of values: where a few are so far from the others that the best cannot be told apart, a
+// log axis if that tells them apart, else the range without those few. The reader may choose otherwise.
+export class Scale {
+  constructor(redraw) {
+    this.isLog = element("input", { type: "checkbox" });
+    this.hasAll = element("input", { type: "checkbox", checked: true });
+    this.all = element("label", { hidden: true }, this.hasAll, "outliers");
+    this.labels = [element("label", {}, this.isLog, "log axis"), this.all];
+    this.range = null;
+    for (const input of [this.isLog, this.hasAll]) input.addEventListener("change", redraw);
+  }
+
+  // Chooses a scale for values, of which the greatest are the best if `isUp`.
+  fit(values, isUp) {
+    const known = values.filter(Number.isFinite).map((value) => (isUp ? -value : value)).sort((a, b) => a - b);
+    const quantile = (share) => known[Math.min(known.length - 1, Math.floor(share * known.length))];
+    const [best, worst, fence] = [known[0], known[known.length - 1], quantile(0.75) + 1.5 * (quantile(0.75) - quantile(0.25))];
+    const isWide = known.length > 3 && worst - best > 4 * (fence - best) && fence > best;
+    const arePositive = values.every((value) => !Number.isFinite(value) || value > 0);
+    this.isLog.disabled = !arePositive;
+    const decades = (a, b) => Math.abs(Math.log10(Math.abs(a / b)));
+    const helpsLog = isWide && arePositive && fence * best > 0 && 3 * decades(fence, best) > decades(worst, best);
+    this.isLog.checked = helpsLog;
+    this.hasAll.checked = !isWide || helpsLog;
+    this.all.hidden = !isWide;
+    const edges = [best - 0.05 * (fence - best), fence].map((value) => (isUp ? -value : value));
+    this.range = isWide ? edges.sort((a, b) => a - b) : null;
+  }
+
+  get options() {
+    const isPart = this.range && !this.hasAll.checked && !this.isLog.checked;
+    return { yLog: this.isLog.checked, ...(isPart ? { yRange: this.range } : {}) };
+  }
+
+  // How many values are outside of the plot, in words.
+  get words() {
+    return this.options.yRange ? "Values that are far worse than most are outside of the plot: see “outliers”." : "";
+  }
+}
+
 // Calls `act(index)` when a mark is clicked.
 export const onTap = (figure, data, act) => {
   data.selected.properties.indices.change.connect(() => {

@@ -65,7 +65,10 @@ export const curves = async (place, { study, status, say }) => {
       tools(figure, [lit, grey], [["trials", "@label"], ["last", "@last"]], { line_policy: "nearest" });
     });
   };
-  const again = async () => { try { await load(); say(null); await draw(); } catch (error) { say(error); } };
+  const again = async () => {
+    note.textContent ||= "Loading…";
+    try { await load(); say(null); await draw(); } catch (error) { note.textContent = ""; say(error); }
+  };
   for (const input of [metric, chosen]) input.addEventListener("change", again);
   for (const input of [xLog, yLog, weight]) input.addEventListener("change", draw);
   await again();

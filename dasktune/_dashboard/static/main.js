@@ -19,6 +19,7 @@ const PARTS = {
 const BUSY_SECONDS = 2, IDLE_SECONDS = 10;
 const main = document.getElementById("main");
 const picker = document.getElementById("study");
+const title = document.getElementById("name");
 const tabs = document.getElementById("tabs");
 const pulse = document.getElementById("pulse");
 
@@ -62,6 +63,20 @@ const showTabs = () => {
     element("a", { href: `#/${page.study}/${name}`, "aria-current": name === page.name ? "page" : null }, words)));
 };
 
+// The studies to choose from; of a page with several stores, with the store of each.
+const showChoice = (studies) => {
+  const isOfSeveral = new Set(studies.map((each) => each.database)).size > 1;
+  picker.replaceChildren(...studies.map(({ id, study, database }) =>
+    element("option", { value: id }, isOfSeveral ? `${study} (${database})` : study)));
+};
+
+// Each part of a study's page says which study it is: by the choice if there are several, else by its name.
+const showName = (name) => {
+  picker.hidden = isSaved || !name || picker.options.length < 2;
+  title.hidden = isSaved || !name || !picker.hidden;
+  title.textContent = title.title = name;
+};
+
 const showPulse = (status) => {
   if (isSaved) return;
   pulse.textContent = status.driver_words || "has not been run";
@@ -100,6 +115,8 @@ const show = async () => {
   Object.assign(page, wanted);
   picker.value = String(page.study);
   showTabs();
+  const loading = element("p", { class: "soft", id: "loading", role: "status" }, "Loading…");
+  main.replaceChildren(loading);
   await attempt(async () => {
     const status = await api(`overview/${page.study}`);
     if (turn !== page.turn) return;
@@ -107,19 +124,20 @@ const show = async () => {
     page.version = status.version;
     showPulse(status);
     document.title = `${status.study} · dasktune`;
+    showName(status.study);
     const place = element("div");
-    main.replaceChildren(place);
+    main.replaceChildren(loading, place);
     const [, make] = PARTS[page.name];
     page.part = await make(place, { study: page.study, status, words: page.words, say });
   });
+  loading.remove();
   if (turn === page.turn) page.timer = setTimeout(beat, 1000 * BUSY_SECONDS);
 };
 
 const listing = async () => {
   clearTimeout(page.timer);
   const { studies, database } = await api("studies");
-  picker.replaceChildren(...studies.map(({ id, study }) => element("option", { value: id }, study)));
-  picker.hidden = studies.length < 2;
+  showChoice(studies);
   if (studies.length === 1) {
     location.replace(`#/${studies[0].id}/overview`);
     return;
@@ -128,15 +146,19 @@ const listing = async () => {
   pulse.textContent = "";
   pulse.className = "";
   Object.assign(page, { study: null, part: null, status: null });
-  picker.hidden = true;
-  const rows = studies.map((each) => element("tr", {},
-    element("td", {}, element("a", { href: `#/${each.id}/overview` }, each.study)),
+  showName("");
+  document.title = "dasktune";
+  const isOfSeveral = new Set(studies.map((each) => each.database)).size > 1;
+  const names = (each) => [element("td", {}, element("a", { href: `#/${each.id}/overview` }, each.study)),
+    isOfSeveral && element("td", {}, each.database)];
+  const rows = studies.map((each) => each.error ? element("tr", {}, names(each),
+    element("td", { colspan: 5, class: "bad wrap" }, `cannot be read: ${each.error}`)) : element("tr", {}, names(each),
     element("td", { class: each.is_alive ? "alive-dot" : "" }, each.is_alive ? "runs" : ""),
     element("td", { class: "n" }, number(Object.values(each.trials).reduce((a, b) => a + b, 0))),
     element("td", {}, `${each.direction} ${each.metric}`),
     element("td", { class: "n" }, each.best ? number(each.best.value) : "—"),
     element("td", {}, moment(each.last_activity))));
-  const head = ["study", "", "trials", "objective", "best", "last activity"].map((word) => element("th", {}, word));
+  const head = ["study", ...(isOfSeveral ? ["database"] : []), "", "trials", "objective", "best", "last activity"].map((word) => element("th", {}, word));
   main.replaceChildren(element("section", { class: "card" },
     element("h2", {}, studies.length ? "Studies" : "This database holds no study yet"), element("p", { class: "under" }, database),
     element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, head)), element("tbody", {}, rows)))));
@@ -150,8 +172,7 @@ const start = async () => {
   ready().catch(say);
   await attempt(async () => {
     const { studies } = await api("studies");
-    picker.replaceChildren(...studies.map(({ id, study }) => element("option", { value: id }, study)));
-    picker.hidden = studies.length < 2;
+    showChoice(studies);
     await show();
   });
 };

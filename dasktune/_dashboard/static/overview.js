@@ -2,7 +2,7 @@
 "use strict";
 import { breathe, duration, element, isSaved, moment, number, plural } from "./api.js";
 import { changes } from "./changes.js";
-import { STATES, onTap, plot, source, tools } from "./charts.js";
+import { STATES, Scale, onTap, plot, source, tools } from "./charts.js";
 import { STATE, STEPS, VALUES, tableOf } from "./table.js";
 
 const MOST_DOTS = 2500;
@@ -16,16 +16,23 @@ export const overview = async (place, { study, status }) => {
   const table = await tableOf(study);
   const history = new History(table, status);
   const byTime = element("input", { type: "checkbox" });
-  const isLog = element("input", { type: "checkbox" });
+  const note = element("p", { class: "under" });
   const which = element("select", { "aria-label": "Metric" }, status.metrics.map((name, at) => element("option", { value: at }, name)));
-  const redraw = () => history.draw(chart, { byTime: byTime.checked, isLog: isLog.checked, at: Number(which.value) });
-  for (const input of [byTime, isLog, which]) input.addEventListener("change", redraw);
+  const redraw = async () => {
+    note.textContent = scale.words;
+    await history.draw(chart, { byTime: byTime.checked, scale: scale.options, at: Number(which.value) });
+  };
+  const scale = new Scale(redraw);
+  const fit = () => scale.fit(history.values(Number(which.value)), status.directions[Number(which.value)] === "maximize");
+  byTime.addEventListener("change", redraw);
+  which.addEventListener("change", () => { fit(); redraw(); });
   place.append(tiles, element("section", { class: "card", id: "history" },
     element("div", { class: "tools" }, element("h2", {}, "Best so far"),
       status.metrics.length > 1 && which,
-      element("label", {}, byTime, "over time"), element("label", {}, isLog, "log axis")), chart), below, changing);
+      element("label", {}, byTime, "over time"), scale.labels), chart, note), below, changing);
   showTiles(tiles, status, study);
   showBelow(below, status, study);
+  fit();
   await redraw();
   const tools = await changes(changing, { study });
   return {
@@ -146,11 +153,13 @@ class History {
     return { dots: { x: column(0), y: column(1), trial: column(2), state: dots.map((point) => this.words[point[3]]), steps: column(4), fill: dots.map((point) => STATES[point[3]]) }, line };
   }
 
-  async draw(place, { byTime, isLog, at }) {
+  values(at) { return [...this.table.rows.values()].map((cells) => cells[VALUES + at]); }
+
+  async draw(place, { byTime, scale, at }) {
     await breathe();
     const { dots, line } = this.columns({ byTime, at });
     if (!dots.x.length) { place.replaceChildren(element("p", { class: "soft" }, "No trial has a value yet.")); this.data = null; return; }
-    await plot(place, { xTime: byTime, yLog: isLog, xLabel: byTime ? "end of the trial's last stage" : "trial", yLabel: this.metrics[at] }, (figure) => {
+    await plot(place, { xTime: byTime, ...scale, xLabel: byTime ? "end of the trial's last stage" : "trial", yLabel: this.metrics[at] }, (figure) => {
       this.data = { dots: source(dots), line: source(line), place };
       const marks = figure.scatter({ x: { field: "x" }, y: { field: "y" }, source: this.data.dots, size: 5, fill_color: { field: "fill" }, line_color: null, fill_alpha: 0.55 });
       figure.line({ x: { field: "x" }, y: { field: "y" }, source: this.data.line, line_width: 2.5, line_color: "#d55e00" });

@@ -1,11 +1,12 @@
 // Hyper-parameters against the value: importance, slices, parallel coordinates.
 "use strict";
 import { api, breathe, element, number, plural } from "./api.js";
-import { onTap, plot, source, tools } from "./charts.js";
+import { Scale, onTap, plot, source, tools } from "./charts.js";
 
 // The server sends no more trials than these.
 const MOST_PLOTTED = 1000;
 const MOST_LINES = 300;
+const MOST_TICKS = 10;
 const isNumber = (value) => typeof value === "number";
 
 // The scale of a hyper-parameter: numbers, on a log axis if they span two decades; else its options.
@@ -20,6 +21,17 @@ const scaleOf = (column) => {
   const isLog = low > 0 && high / low >= 50;
   return { isLog, low, high, place: (value) => value, share: (value) => (high === low ? 0.5 : isLog ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low)) };
 };
+// Short words of options for the ticks of an axis: long ones, such as sequences, lose what all begin with.
+const tickWords = (options) => {
+  const [first, last] = [options[0] || "", options[options.length - 1] || ""];
+  let same = 0;
+  while (options.length > 1 && same < first.length && first[same] === last[same]) same += 1;
+  const from = Math.max(...options.map((words) => words.length)) > 22 && same > 6 ? same - 1 : 0;
+  return options.map((words) => {
+    const rest = from ? `…${words.slice(from)}` : words;
+    return rest.length > 22 ? `${rest.slice(0, 21)}…` : rest;
+  });
+};
 const shareOf = (scale, value) => (value === null ? null : scale.options ? (scale.options.length > 1 ? scale.place(value) / (scale.options.length - 1) : 0.5) : scale.share(value));
 
 // A colour from blue (bad) over grey to orange (good) by rank.
@@ -31,15 +43,17 @@ const shade = (share) => {
 
 export const parameters = async (place, { study, status, say }) => {
   const which = element("select", { "aria-label": "Metric" }, status.metrics.map((name, at) => element("option", { value: at }, name)));
-  const isLog = element("input", { type: "checkbox" });
   const importance = element("div", { class: "chart", id: "importance" }, element("p", { class: "soft" }, "computing…"));
   const slices = element("div", { class: "slices" });
   const lines = element("div", { class: "chart", id: "parallel" });
   const note = element("p", { class: "under" });
+  let data = null, isFirst = true;
+  const redraw = async () => { await drawSlices(); await drawLines(); };
+  const valueScale = new Scale(redraw);
+  const fit = () => valueScale.fit(data.values[Number(which.value)], status.directions[Number(which.value)] === "maximize");
   place.append(element("section", { class: "card" }, element("h2", {}, "Importance"), importance),
-    element("section", { class: "card" }, element("div", { class: "tools" }, element("h2", {}, "Slices"), status.metrics.length > 1 && which, element("label", {}, isLog, "log values")), note, slices),
+    element("section", { class: "card" }, element("div", { class: "tools" }, element("h2", {}, "Slices"), status.metrics.length > 1 && which, valueScale.labels), note, slices),
     element("section", { class: "card" }, element("h2", {}, "Parallel coordinates"), element("p", { class: "under" }, "Each line is a trial: orange for the best, blue for the worst."), lines));
-  let data = null;
 
   const drawSlices = async () => {
     const at = Number(which.value);
@@ -54,13 +68,19 @@ export const parameters = async (place, { study, status, say }) => {
       const scale = scaleOf(column);
       const kept = column.map((value, row) => row).filter((row) => column[row] !== null && data.values[at][row] !== null);
       const points = { x: kept.map((row) => scale.place(column[row])), y: kept.map((row) => data.values[at][row]), trial: kept.map((row) => data.number[row]), words: kept.map((row) => number(column[row])) };
-      await plot(parts[index], { xLog: scale.isLog, yLog: isLog.checked, xLabel: name, yLabel: index ? "" : status.metrics[at], height: 230, buttons: "pan,box_zoom,reset" }, (figure) => {
+      await plot(parts[index], { xLog: scale.isLog, ...valueScale.options, xLabel: name, yLabel: index ? "" : status.metrics[at], height: 230, buttons: "pan,box_zoom,reset" }, (figure) => {
         const shown = source(points);
         const marks = figure.scatter({ x: { field: "x" }, y: { field: "y" }, source: shown, size: 4, fill_color: "#3f86bd", fill_alpha: 0.45, line_color: null });
         if (scale.options) {
-          figure.below[0].ticker = new Bokeh.FixedTicker({ ticks: scale.options.map((_, tick) => tick) });
-          figure.below[0].major_label_overrides = new Map(scale.options.map((words, tick) => [tick, words.length > 22 ? `${words.slice(0, 21)}…` : words]));
-          if (scale.options.length > 3 || scale.options.some((words) => words.length > 12)) figure.below[0].major_label_orientation = 0.5;
+          // Of many options some have a label, all have their words under the pointer.
+          const every = Math.ceil(scale.options.length / MOST_TICKS);
+          const ticks = scale.options.map((_, tick) => tick).filter((tick) => tick % every === 0);
+          const words = tickWords(scale.options);
+          figure.below[0].ticker = new Bokeh.FixedTicker({ ticks });
+          figure.below[0].major_label_overrides = new Map(ticks.map((tick) => [tick, words[tick]]));
+          const letters = ticks.reduce((sum, tick) => sum + words[tick].length + 2, 0);
+          if (letters > 40) figure.below[0].major_label_orientation = ticks.length > 4 ? "vertical" : 0.5;
+          if (letters > 40) figure.height = 310;
         }
         tools(figure, [marks], [["trial", "@trial"], [name, "@words"], [status.metrics[at], "@y{0.[00000]}"]]);
         onTap(figure, shown, (row) => { location.hash = `#/${study}/trial/${points.trial[row]}`; });
@@ -99,10 +119,11 @@ export const parameters = async (place, { study, status, say }) => {
   const all = async () => {
     data = await api(`points/${study}`);
     if (!data.number.length) { slices.replaceChildren(element("p", { class: "soft" }, "No trial has a value yet.")); return; }
-    await drawSlices();
-    await drawLines();
+    if (isFirst) fit();
+    isFirst = false;
+    await redraw();
   };
-  for (const input of [which, isLog]) input.addEventListener("change", async () => { await drawSlices(); await drawLines(); });
+  which.addEventListener("change", () => { fit(); redraw(); });
   await all();
   showImportance().catch((error) => importance.replaceChildren(element("p", { class: "soft" }, error.message)));
   let last = Date.now();

@@ -14,7 +14,7 @@ export const tree = async (place, { study }) => {
   const from = element("input", { type: "range", min: 0, max: 1, step: 0.001, value: 0, "aria-label": "First step" });
   const unfold = element("button", { type: "button" }, "unfold all");
   const fold = element("button", { type: "button" }, "fold");
-  const note = element("p", { class: "under", id: "tree-words" });
+  const note = element("p", { class: "under", id: "tree-words" }, "Loading…");
   const spacer = element("div");
   place.append(element("section", { class: "card" }, element("div", { class: "tools" }, element("h2", {}, "Stage tree"),
     element("label", {}, "zoom", zoom), element("label", {}, "from", from), unfold, fold), note, view));
