@@ -20,6 +20,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.checkpoints import CHECK_PATIENCE, CheckpointStore
 from dasktune.storage.codec import encode
+from dasktune.storage.files.base import Unreadable
 from dasktune.storage.files.local import LocalFiles
 from dasktune.storage.files.objects import ObjectFiles, modified_of, open_files, options_of
 from dasktune.storage.files.retry import Patience
@@ -158,6 +159,18 @@ def test_files_are_created_once_replaced_and_removed(url):
     assert files.remove_same("leases/x", b"third")
     assert not files.remove_same("leases/x", b"third")
     assert list(files.entries("leases")) == []
+
+
+def test_file_above_its_bound_is_unreadable_an_empty_file_is_not(url):
+    files = open_files(url)
+    for name, content in (("empty", b""), ("exact", b"12345"), ("large", b"123456")):
+        assert files.create(f"a/{name}", content)
+    bounds = dict.fromkeys(("empty", "exact", "large"), 5)
+    empty, exact, large = files.read("a", list(bounds), most=bounds)
+    assert (empty.size, exact.tobytes()) == (0, b"12345")
+    assert large == Unreadable("has more than 5 bytes")
+    assert files.read("a", ["large"])[0].tobytes() == b"123456"
+    assert not files.remove_same("a/large", large), "with its usual bound it can be read"
 
 
 def test_many_files_are_written_read_and_removed(url):
