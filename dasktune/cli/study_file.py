@@ -78,6 +78,10 @@ class StudyFile:
         return made
 
 
+MOST_NBYTES = 2**24
+"""The largest study file: Python would read a larger one, of data, into memory."""
+
+
 def load(path: Path, settings: Iterable[str] = ()) -> StudyFile:
     """Return a study file, its code run.
 
@@ -96,6 +100,10 @@ def load(path: Path, settings: Iterable[str] = ()) -> StudyFile:
     """
     if not path.is_file():
         raise ConfigurationError(f"no such file: {str(path)!r}; it must be a study file")
+    if (nbytes := path.stat().st_size) > MOST_NBYTES:
+        raise ConfigurationError(
+            f"a study file must have at most {MOST_NBYTES:,} bytes, {str(path)!r} has {nbytes:,}"
+        )
     config = parse_config(settings)
     module = _run(path.resolve())
     missing = [part for part in PARTS if not hasattr(module, part)]

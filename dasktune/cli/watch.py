@@ -10,7 +10,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from dasktune.errors import StorageError
+from dasktune.errors import ConfigurationError, StorageError
+
+MOST_SECONDS = 86_400
+"""The longest wait before something is shown again."""
 
 
 def watch(
@@ -31,7 +34,14 @@ def watch(
         Where to; standard output if None.
     sleep
         Waits for so many seconds.
+
+    Raises
+    ------
+    ConfigurationError
+        If the seconds are no time to wait for.
     """
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise ConfigurationError(f"--watch must be a number of seconds up to a day, got {seconds}")
     console = console or Console(highlight=False)
     first = read()  # what is wrong from the beginning is no reason to wait
     try:
