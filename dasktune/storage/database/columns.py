@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
@@ -120,14 +121,18 @@ def _metrics(document: Any) -> dict[str, float]:
         raise CorruptRecordError(f"the database must hold metrics, got {shown(document)}") from None
 
 
-_WORDS = {int: "whole numbers >= 0", float: "numbers", str: "texts", bool: "true or false"}
+_WORDS = {int: "whole numbers >= 0", float: "finite numbers", str: "texts", bool: "true or false"}
 """The values of columns, in words of messages."""
+
+
+_ODD: Mapping[type, Callable[[Any], bool]] = {int: lambda cell: cell < 0, float: math.isinf}
+"""Whether a value of a type cannot be one of ours: amounts and times are >= 0 and finite."""
 
 
 def check_cells(kind: type, column: sa.Column[Any], cells: Sequence[Any]) -> None:
     """Refuse the cells of a column whose values are of another type than the field of their row.
 
-    SQLite keeps any value in any column. Whole numbers are counts, all of them >= 0.
+    SQLite keeps any value in any column. Whole numbers are counts, and numbers are times.
 
     Raises
     ------
@@ -140,13 +145,11 @@ def check_cells(kind: type, column: sa.Column[Any], cells: Sequence[Any]) -> Non
     allowed = {expected, int} if expected is float else {expected}
     if column.nullable:
         allowed.add(type(None))
-    are_counts = expected is int
     is_typed = set(map(type, cells)) <= allowed
-    if is_typed and not (are_counts and min(filter(None, cells), default=0) < 0):
+    odd = _ODD.get(expected) if expected is int or isinstance(column.type, sa.Double) else None
+    if is_typed and (odd is None or not any(map(odd, filter(None, cells)))):
         return
-    wrong = next(
-        cell for cell in cells if type(cell) not in allowed or (are_counts and (cell or 0) < 0)
-    )
+    wrong = next(cell for cell in cells if type(cell) not in allowed or (odd and odd(cell or 0)))
     words = _WORDS.get(expected) or f"a JSON {'object' if expected is dict else 'list'} each"
     raise CorruptRecordError(
         f"column {column.table.name}.{column.name} of the database must hold {words}, "

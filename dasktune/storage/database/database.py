@@ -628,6 +628,8 @@ class Database:
             .where(done.c.study_id == study_id, done.c.ended.is_not(None))
             .group_by(done.c.status)
         )
+        check_cells(TrialRow, table.c.state, [state for state, _, _ in trials])
+        check_cells(StageRow, done.c.status, [status for status, *_ in stages])
         ends = [last for _, _, _, _, last in stages]
         check_cells(StageRow, done.c.ended, ends)
         return StudyFigures(
