@@ -86,7 +86,7 @@ def test_what_is_not_there_is_called_so(store: Path, tmp_path: Path) -> None:
         code, _, error = command(name, str(tmp_path / "nope"))
         assert code == 2
         assert error.startswith(f"error: no such file or folder: '{tmp_path / 'nope'}'"), name
-    code, _, error = command("dashboard", str(tmp_path))
+    code, _, error = command("ls", str(tmp_path))
     assert (code, error) == (2, f"error: '{tmp_path}' is no store; stores below it: {store}\n")
     assert "no such file: 'nope.py'" in command("run", "nope.py")[2]
 
