@@ -27,6 +27,7 @@ from dasktune._engine.trials import (
 )
 from dasktune._engine.tuner_records import Document
 from dasktune._results.contents import StudyContents
+from dasktune._results.no_best import no_best_text
 from dasktune._results.prediction import (
     Bounds,
     Checks,
@@ -519,7 +520,10 @@ class StudyResults:
             )
         best = self._best_record()
         if best is None:
-            raise ConfigurationError(f"study {self.name!r} has no trial with a finite value yet")
+            why = no_best_text(self.trials, self.metric, self.direction)
+            raise ConfigurationError(
+                f"study {self.name!r} has no trial with a finite value yet: {why}"
+            )
         return best
 
     def _best_record(self) -> TrialRecord | None:

@@ -47,7 +47,9 @@ class Earlier:
         numbers = tuple(value for value in given if value is not None)
         if len(numbers) < len(given) or len(numbers) != len(objective.metrics):
             names = ", ".join(objective.metrics)
-            problems.append(f"values must be one number for each of {names}, got {shown(values)}")
+            problems.append(
+                f"values must be one for each of {names}, as numbers, got {shown(values)}"
+            )
         if (whole := whole_of(steps)) is None:
             problems.append(f"steps must be an int >= 1, got {shown(steps)}")
         try:

@@ -43,6 +43,7 @@ from dasktune._study.run_options import RunOptions, listed_callbacks
 from dasktune._study.run_warnings import (
     warn_by_advice,
     warn_of_found_differences,
+    warn_of_no_best,
     warn_of_queue,
     warn_of_seed,
     warn_of_trials_alone,
@@ -399,6 +400,7 @@ class Optimizer:
     ) -> None:
         if was_new and place.has_ended and not meter.of_this_run.steps:
             warn_of_seed(self._parts.name, options.tuner)
+        warn_of_no_best(self._parts.results)
         if options.last_line and (place.has_ended or self.limit is not None):
             results, tuner = self._parts.results, options.tuner
             self._print(lines_of_end(results, tuner, place, self.limit, meter))

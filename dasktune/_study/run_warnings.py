@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 
 from dasktune._driver.audit_notes import AuditDifferenceError, figures_of
 from dasktune._driver.history import History
 from dasktune._driver.refused_resumes import AloneRule, ResumeRefusedError
+from dasktune._results.no_best import no_best_text
+from dasktune._results.results import StudyResults
 from dasktune._results.withdrawn import RETRAIN
 from dasktune._words import listed
 from dasktune.algos.base import Tuner
 from dasktune.algos.sampled import SampledTuner
+from dasktune.types import TrialState
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +63,16 @@ def warn_of_found_differences(study: str, history: History) -> None:
     """Log the differences that audits have found: results of an ended tuner may rest on them."""
     for text in figures_of(history).differences:
         logger.warning("study %s: %s", study, text)
+
+
+def warn_of_no_best(results: StudyResults) -> None:
+    """Log a warning after a run if no trial of its study has a finite value."""
+    ended = [record for record in results.records.values() if record.state is not TrialState.FAIL]
+    values = [record.values for record in ended if record.values is not None]
+    if not results.records or any(all(map(math.isfinite, each)) for each in values):
+        return
+    why = no_best_text(results.trials, results.metric, results.direction)
+    logger.warning("study %s has no trial with a finite value: %s", results.name, why)
 
 
 def warn_of_trials_alone(study: str, rule: AloneRule, reason: str) -> None:

@@ -105,7 +105,7 @@ def test_add_trial_takes_a_trial_of_optuna(study: Study) -> None:
     [
         (frozen(state=optuna.trial.TrialState.FAIL, value=None), {}, "must be COMPLETE, got FAIL"),
         (frozen(), {"value": 0.5}, "a trial of Optuna must be given alone"),
-        (frozen(value=None, values=[0.1, 0.2]), {}, "values must be one number for each of loss"),
+        (frozen(value=None, values=[0.1, 0.2]), {}, "values must be one for each of loss"),
         (frozen(user_attrs={"at": object()}), {}, "user_attrs must be JSON values by name"),
         ({"lr": 0.1}, {}, "exactly one of values and value must be given"),
         ({"lr": 0.1}, {"values": 0.5, "value": 0.5}, "exactly one of values and value"),
