@@ -27,7 +27,8 @@ from dasktune._study.study import Study
 from dasktune.algos.asha import ASHA
 from dasktune.algos.base import Tuner
 from dasktune.algos.random import Random
-from dasktune.errors import ConfigurationError, TrainerError, refuse, unknown
+from dasktune.algos.samplers import GivenSource
+from dasktune.errors import ConfigurationError, TrainerError, refuse, shown, unknown
 from dasktune.integrations.estimators import (
     Way,
     classes_of,
@@ -38,7 +39,8 @@ from dasktune.integrations.estimators import (
     train_once,
     way_of,
 )
-from dasktune.space import Space
+from dasktune.integrations.search_points import DRAWS, Points, given_space, points_of, whole_grid
+from dasktune.space import Configuration, Space
 from dasktune.trainer.base import Trainer
 from dasktune.trainer.code import TrainerCode, pack, unpack
 from dasktune.trainer.fingerprint.installed import is_installed_name
@@ -143,16 +145,21 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     estimator
         An estimator of scikit-learn.
     space
-        A `dasktune.Space`, or a mapping of parameter names to domains; values may be
-        sequences of the step.
+        A `dasktune.Space`, or a mapping of parameter names to lists, domains or distributions of
+        ``scipy.stats``; values may be sequences of the step.
     cv, scoring
         As for ``GridSearchCV``, with one metric.
     max_steps
         Most steps of a configuration.
     iterations_per_step
         Estimators or iterations that a step with ``warm_start`` adds.
-    trials
-        Number of configurations.
+    param_grid
+        In place of `space`: lists by name, as for ``GridSearchCV``. Each point is trained.
+    param_distributions
+        In place of `space`: lists and distributions by name, as for ``RandomizedSearchCV``.
+    trials, n_iter
+        Number of configurations: one of the two, 10 if both are None. No configuration of lists
+        comes twice; if there are fewer, each is trained.
     tuner
         Any other tuner, used in place of ASHA. Its space must be `space`, and its
         `max_steps` the same.
@@ -184,8 +191,8 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     Examples
     --------
     >>> from sklearn.linear_model import SGDClassifier
-    >>> DasktuneSearchCV(SGDClassifier(), {"alpha": [1e-4, 1e-2]}, trials=4).trials
-    4
+    >>> DasktuneSearchCV(SGDClassifier(), param_grid={"alpha": [1e-4, 1e-2]}).param_grid
+    {'alpha': [0.0001, 0.01]}
     """
 
     # The folds alone use the groups; the search routes no metadata to other estimators.
@@ -194,13 +201,16 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         estimator: Any,
-        space: Any,
+        space: Any = None,
         *,
+        param_grid: Any = None,
+        param_distributions: Any = None,
         cv: Any = None,
         scoring: Any = None,
         max_steps: int = 1,
         iterations_per_step: int = 1,
-        trials: int = 10,
+        trials: int | None = None,
+        n_iter: int | None = None,
         tuner: Tuner | None = None,
         refit: bool = True,
         storage: Any = None,
@@ -210,11 +220,14 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.estimator = estimator
         self.space = space
+        self.param_grid = param_grid
+        self.param_distributions = param_distributions
         self.cv = cv
         self.scoring = scoring
         self.max_steps = max_steps
         self.iterations_per_step = iterations_per_step
         self.trials = trials
+        self.n_iter = n_iter
         self.tuner = tuner
         self.refit = refit
         self.storage = storage
@@ -256,20 +269,17 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             If no configuration has a finite score. If the estimator refuses the data, its own
             error is raised.
         """
-        space = self.space if isinstance(self.space, Space) else Space(**self.space)
+        seed = self._seed()
+        space, points = self._points(seed)
         refuse(self._problems(space, y))
         self.scorer_ = self._scorer()
         X, y, groups = indexable(X, y, groups)  # noqa: N806
         splitter = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
         folds = tuple(splitter.split(X, y, groups))
         self.n_splits_ = len(folds)
-        if self.random_state is None or isinstance(self.random_state, int | np.integer):
-            seed = int(self.random_state or 0)
-        else:
-            seed = int(check_random_state(self.random_state).randint(2**31))
         trainer = self._trainer(X, y, folds)
         with self._study(trainer, seed) as study:
-            tuner = copy.deepcopy(self.tuner) or self._default_tuner(space, seed)
+            tuner = copy.deepcopy(self.tuner) or self._default_tuner(space, points, seed)
             client = self.client or _current_client()
             study.optimize(tuner, client=client, check=self.check, progress=False, last_line=False)
             trials = study.trials
@@ -279,6 +289,30 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     # --------------------------------------------------------------------- before the study
+
+    def _seed(self) -> int:
+        if self.random_state is None or isinstance(self.random_state, int | np.integer):
+            return int(self.random_state or 0)
+        return int(check_random_state(self.random_state).randint(2**31))
+
+    def _points(self, seed: int) -> Points:
+        """Return the space, and the configurations as far as they are drawn before the search."""
+        given = given_space(self.space, self.param_grid, self.param_distributions)
+        counts = {"trials": self.trials, "n_iter": self.n_iter}
+        named = {name: count for name, count in counts.items() if count is not None}
+        refuse(
+            f"{name} must be an int >= 1, got {shown(count)}"
+            for name, count in named.items()
+            if whole_of(count) is None
+        )
+        if len(named) > 1 or (named and self.param_grid is not None):
+            raise ConfigurationError(
+                "trials or n_iter must be given, not both, and neither with param_grid, of which "
+                f"each point is trained, got {named}"
+            )
+        if self.param_grid is not None:
+            return whole_grid(given)
+        return points_of(given, next(iter(named.values()), None), seed)
 
     def _problems(self, space: Space, y: Any) -> Iterator[str]:
         name = type(self.estimator).__name__
@@ -356,12 +390,17 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             finally:
                 study.close()
 
-    def _default_tuner(self, space: Space, seed: int) -> Tuner:
+    def _default_tuner(
+        self, space: Space, points: tuple[Configuration, ...] | None, seed: int
+    ) -> Tuner:
+        options: dict[str, Any] = {"trials": self.trials or self.n_iter or DRAWS, "seed": seed}
+        if points is not None:
+            shown_points = [each.params for each in points]
+            source = GivenSource(points, {"search": joblib.hash(shown_points)})
+            options |= {"trials": len(points), "sampler": source}
         if self.max_steps == 1:
-            return Random(space, trials=self.trials, max_steps=1, seed=seed)
-        return ASHA(
-            space, trials=self.trials, max_steps=self.max_steps, seed=seed, brackets="aggressive"
-        )
+            return Random(space, max_steps=1, **options)
+        return ASHA(space, max_steps=self.max_steps, brackets="aggressive", **options)
 
     # ---------------------------------------------------------------------- after the study
 

@@ -227,3 +227,68 @@ def test_the_search_of_the_page_runs(two_threads: Client) -> None:
     }
     exec(compile(block, "integrations-sklearn.md", "exec"), names)
     assert names["search"].best_score_ > 0.7
+
+
+def params_of(made: Any) -> list[tuple[Any, ...]]:
+    return [tuple(sorted(params.items())) for params in made.cv_results_["params"]]
+
+
+def test_search_over_a_grid_trains_each_point_once(two_threads: Client) -> None:
+    from sklearn.model_selection import ParameterGrid
+
+    grid = {"n_neighbors": [1, 3, 5], "weights": ["uniform", "distance"], "leaf_size": [10, 30]}
+    made = search("neighbors", None, param_grid=grid, client=two_threads).fit(X, Y)
+    points = [tuple(sorted(point.items())) for point in ParameterGrid(grid)]
+    assert sorted(params_of(made), key=repr) == sorted(points, key=repr)
+
+
+def test_search_over_few_points_trains_none_twice(two_threads: Client) -> None:
+    few = {"n_neighbors": [1, 3, 5], "weights": ["uniform", "distance"]}
+    made = search("neighbors", few, client=two_threads).fit(X, Y)
+    assert len(set(params_of(made))) == len(params_of(made)) == 6
+    made = search("neighbors", few, n_iter=4, client=two_threads).fit(X, Y)
+    assert len(set(params_of(made))) == len(params_of(made)) == 4
+
+
+def test_search_draws_from_distributions_of_scipy(two_threads: Client) -> None:
+    from scipy.stats import loguniform, randint
+
+    given = {
+        "alpha": loguniform(1e-4, 1e-1),
+        "l1_ratio": [0.1, 0.2],
+        "n_iter_no_change": randint(2, 4),
+    }
+    options = {"param_distributions": given, "n_iter": 5, "max_steps": 3, "client": two_threads}
+    made = search("sgd", None, **options, random_state=3).fit(X, Y)
+    again = search("sgd", None, **options, random_state=3).fit(X, Y)
+    assert params_of(made) == params_of(again)
+    assert len(set(params_of(made))) == 5
+    for params in made.cv_results_["params"]:
+        assert 1e-4 <= params["alpha"] <= 1e-1
+        assert type(params["n_iter_no_change"]) is int
+    assert params_of(search("sgd", None, **options, random_state=4).fit(X, Y)) != params_of(made)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "exactly one of space, param_grid, param_distributions must be given, got 0"),
+        ({"param_grid": {"n_neighbors": [1]}, "param_distributions": {}}, "must be given, got 2"),
+        ({"param_grid": [{"n_neighbors": [1]}]}, "make one search for each of several grids"),
+        ({"param_grid": {"n_neighbors": [1]}, "n_iter": 3}, "neither with param_grid"),
+        ({"param_distributions": {"n_neighbors": [1]}, "n_iter": 3, "trials": 3}, "not both"),
+        ({"param_distributions": {"n_neighbors": [1]}, "n_iter": 0}, "n_iter must be an int >= 1"),
+        ({"param_grid": {"neighbors": [1]}}, "unknown parameter of KNeighborsClassifier"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_search_with_wrong_parameters_says_so(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        search("neighbors", None, **options).fit(X, Y)
+
+
+def test_search_of_a_distribution_in_a_grid_is_refused() -> None:
+    from scipy.stats import randint
+
+    with pytest.raises(ConfigurationError, match="param_grid must have lists, got a distribution"):
+        search("neighbors", None, param_grid={"n_neighbors": randint(1, 5)}).fit(X, Y)
