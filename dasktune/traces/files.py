@@ -144,10 +144,10 @@ def _json_problems(configurations: Iterable[Mapping[str, object]]) -> list[str]:
 
 def load(path: Path) -> dict[str, Any]:
     """Return the fields of a stored trace, as arrays and JSON."""
-    if not path.exists() or not path.name.endswith(FORMATS):
-        raise ConfigurationError(
-            f"a trace must be there, and end in {', '.join(FORMATS)}, got {str(path)!r}"
-        )
+    problems = [] if path.exists() else [f"no such file: {str(path)!r}; it must be a trace"]
+    if not path.name.endswith(FORMATS):
+        problems.append(f"a trace must end in {', '.join(FORMATS)}, got {str(path)!r}")
+    refuse(problems)
     try:
         return _load_npz(path) if path.name.endswith(".npz") else _load_zarr(path)
     except ConfigurationError as error:

@@ -277,3 +277,21 @@ def test_each_command_has_help(name: str) -> None:
     done = command(name, "--help")
     assert done.exit_code == 0
     assert f"{name} [OPTIONS]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--trials", "in the study file (Possible options: --trials-per-gpu)"),
+        ("--n-trials", "No such option: --n-trials; it is an argument of the tuner in the study"),
+        ("--metric", "it is an argument of create_study in the study file"),
+        ("--wrkers", "(Possible options: --workers)"),
+        ("--work", "(Possible options: --worker-seconds, --workers)"),
+        ("--zzz", "No such option: --zzz\n"),
+    ],
+)
+def test_unknown_option_names_those_that_are_near(option: str, words: str) -> None:
+    done = command("run", "file.py", option, "3")
+    assert done.exit_code == 2
+    assert words in done.output
+    assert "--tls-ca" not in done.output

@@ -217,7 +217,7 @@ def test_load_invalid_file_is_refused(
 
 
 def test_load_missing_and_unreadable_files_differ(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"must be there, and end in .*, got .*none\.npz"):
+    with pytest.raises(ConfigurationError, match=r"no such file: .*none\.npz'; it must be a trace"):
         Trace.load(tmp_path / "none.npz")
     broken = tmp_path / "broken.npz"
     whole = write(tmp_path).read_bytes()
