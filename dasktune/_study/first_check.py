@@ -2,12 +2,13 @@
 
 A trainer without a verdict is checked while the cluster starts and the workers import its code,
 in processes of its own. A failure stops the run before anything is trained, and so does a trainer
-that refuses its hyper-parameters: the trial would fail. What the check does not reach in its time
-is left to the audits of the run.
+that refuses its hyper-parameters, or whose own code fails in two trials. What the check does not
+reach in its time is left to the audits of the run.
 """
 
 from __future__ import annotations
 
+import builtins
 import copy
 import logging
 import threading
@@ -18,6 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
 from dasktune._driver.audit_notes import AUDIT_FAILED, AuditFailure
+from dasktune._engine.alike import user_line
 from dasktune._engine.limits import Limits
 from dasktune._engine.timeouts import (
     FIRST_CHECK_LAST_SECONDS,
@@ -32,7 +34,7 @@ from dasktune._study.config import StudyConfig
 from dasktune._study.current_run import CurrentRun
 from dasktune._worker.gpus import visible_gpus
 from dasktune.algos.base import Tuner
-from dasktune.errors import ConfigurationError, DasktuneError, UnknownValueError
+from dasktune.errors import ConfigurationError, DasktuneError, TrainerError, UnknownValueError
 from dasktune.storage.verdicts import Verdicts, files_of
 from dasktune.trainer.check_resume.check import CheckLimit, ResumeReport, check_resume
 from dasktune.trainer.check_resume.limited import CheckEndedError, CheckTimes, LimitedProcesses
@@ -52,6 +54,15 @@ FREE_SHARE = 100
 
 _MAY_FAIL = "; mend it, or use check=False, by which such trials fail and others are trained"
 """Remedy for a trial whose values the trainer refuses."""
+
+_BUGS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError),
+    *(RuntimeError, ValueError),
+)
+"""Errors that a trainer's own code makes on each machine."""
+
+_OF_GPUS = ("CUDA", "HIP", "cuDNN", "out of memory")
+"""What is in messages about GPUs, whatever their class."""
 
 _MOST_NAMED = 5
 _MOST_TRIALS = 100
@@ -119,7 +130,14 @@ class Refused:
     remedy: str = ""
 
 
-Outcome = ResumeReport | NotChecked | Refused
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCodeFailed:
+    """A check whose trials failed by the trainer's own code, and the last error."""
+
+    reason: str
+
+
+Outcome = ResumeReport | NotChecked | Refused | OwnCodeFailed
 
 
 class FirstCheck:
@@ -190,7 +208,16 @@ class FirstCheck:
         trials = [trial for trial in known.trials if trial.max_steps >= SHORTEST]
         if not trials:
             return NotChecked(reason=f"no trial with {SHORTEST} steps or more is known yet")
-        trial, free = min(trials, key=lambda each: each.change), known.requested // FREE_SHARE
+        first, free = min(trials, key=lambda each: each.change), known.requested // FREE_SHARE
+        # One trial may fail by its values, and the others be trained: a second one is tried.
+        others = [each for each in trials if each.sequences != first.sequences]
+        names = {frozenset(each.sequences) for each in trials}
+        outcome = self._outcome_of(first, free, are_alike=len(names) == 1)
+        if isinstance(outcome, OwnCodeFailed) and others:
+            return self._outcome_of(others[0], free, are_alike=len(names) == 1)
+        return outcome
+
+    def _outcome_of(self, trial: CheckedTrial, free: Step, *, are_alike: bool) -> Outcome:
         self._processes = LimitedProcesses(
             CheckTimes(seconds=FIRST_CHECK_SECONDS, free=free, step_seconds=self._step_seconds),
             is_cancelled=lambda: self.is_cancelled,
@@ -208,15 +235,29 @@ class FirstCheck:
                 )
         except UnknownValueError as error:
             # If all trials have the same names, the name is misspelt: no trial can be trained.
-            names = {frozenset(each.sequences) for each in trials}
-            return Refused(reason=str(error), remedy="" if len(names) == 1 else _MAY_FAIL)
+            return Refused(reason=str(error), remedy="" if are_alike else _MAY_FAIL)
         except (ConfigurationError, BrokenRuleError) as error:
             return Refused(reason=str(error), remedy=_MAY_FAIL)
         except (DasktuneError, CheckEndedError) as error:
-            return NotChecked(reason=str(error))
+            own = own_error(error) if isinstance(error, TrainerError) else ""
+            return OwnCodeFailed(reason=own) if own else NotChecked(reason=str(error))
         except OSError as error:  # temporary files and processes of this machine, not the trainer
             return NotChecked(reason=f"this machine cannot check it: {error}")
         return NotChecked(reason="; ".join(report.unchecked)) if report.is_empty else report
+
+
+def own_error(error: TrainerError) -> str:
+    """Return the error of a trainer's own code with its line; empty if the machine may cause it.
+
+    Files, packages, memory and GPUs of this machine may be others than those of the workers.
+    """
+    *_, last = error.traceback.strip().splitlines() or [""]
+    kind = getattr(builtins, last.partition(":")[0], None)
+    line = user_line(error.traceback)
+    if last.startswith("dasktune.errors."):
+        return last.partition(": ")[2]
+    is_bug = isinstance(kind, type) and issubclass(kind, _BUGS) and line
+    return f"{last} ({line})" if is_bug and not any(text in last for text in _OF_GPUS) else ""
 
 
 class TrainerChecks:
@@ -337,6 +378,12 @@ class TrainerChecks:
             case NotChecked(reason=reason):
                 how = "was checked on the CPU alone" if self._passed_on_cpu else "was not checked"
                 self._warn(f"{how} before this run: {reason}", is_audited)
+            case OwnCodeFailed(reason=reason):
+                if not allow_failed_check:
+                    self._was_tried = False
+                    raise ConfigurationError(
+                        f"{self._name} fails before any trial of this run: {reason}{_MAY_FAIL}"
+                    )
             case Refused(reason=reason, remedy=remedy):
                 if not allow_failed_check:
                     raise ConfigurationError(

@@ -103,6 +103,23 @@ class Failing(Logged):
             raise FileNotFoundError("/data is not mounted")
 
 
+class Buggy(Logged):
+    """Has a bug that each machine finds."""
+
+    def train(self) -> None:
+        super().train()
+        self.totl += 1
+
+
+class FailsByValue(Logged):
+    """Fails in the trial that the check tries first."""
+
+    def setup(self, hp: Mapping[str, Any]) -> None:
+        super().setup(hp)
+        if hp["lr"] == 0.2:
+            raise ValueError("no such combination")
+
+
 class Refusing(Logged):
     """Refuses a value that changes."""
 
@@ -252,6 +269,30 @@ def test_a_trainer_that_fails_in_the_check_is_trained(
         assert study.summary()["steps_audited"] == begun
         study.optimize(dt.algos.Grid(SPACE, max_steps=STEPS + 1), client=two_threads)
         assert checked_steps(tmp_path) == begun, "one attempt is enough"
+
+
+@pytest.mark.process
+def test_a_trainer_that_always_fails_stops_the_run_once(
+    tmp_path: Path, two_threads: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = r"AttributeError: 'Buggy' object has no attribute 'totl'.* \(.*\.py:\d+: self\.totl"
+    with made(tmp_path, Buggy) as study:
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match=f"fails before any trial .*{words}"):
+                run(study, two_threads)
+        assert study.trials == []
+        assert caplog.text == ""
+        run(study, two_threads, check=False)
+        assert {trial.state.name for trial in study.trials} == {"FAIL"}
+
+
+@pytest.mark.process
+def test_a_trial_that_fails_by_its_values_stops_nothing(
+    tmp_path: Path, two_threads: Client
+) -> None:
+    with made(tmp_path, FailsByValue) as study:
+        run(study, two_threads)
+        assert {trial.state.name for trial in study.trials} == {"COMPLETE", "FAIL"}
 
 
 @pytest.mark.process
