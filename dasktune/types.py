@@ -364,6 +364,8 @@ class Register:
     model_rank
         The rank of its model among all models of its sampler when it was drawn, from 0 to 1: higher
         ranks go to better classes of workers where the speeds leave a choice. None without ranks.
+    problem
+        Why it cannot be trained: it fails with these words at its first request. Empty if it can.
     """
 
     trial: int
@@ -375,6 +377,7 @@ class Register:
     seed: int = 0
     needs: Needs | None = None
     model_rank: float | None = None
+    problem: str = ""
 
 
 LAST: Final = -(2.0**39)

@@ -85,7 +85,7 @@ PURE = (
 
 PAGE = ROOT / "docs" / "architecture.md"
 HARMLESS = """
-    __future__ abc array bisect collections contextlib copy dataclasses datetime decimal difflib
+    __future__ abc array bisect collections contextlib copy dataclasses datetime decimal difflib dis
     enum fractions functools hashlib heapq inspect itertools json math numbers numpy operator re
     statistics string struct textwrap types typing
 """

@@ -450,8 +450,9 @@ class DaskRunner:
                 logger.warning("%s", warning)
             for report in outcome.reports:
                 self._meter.see(report.metrics)
+            untrained = {trial.local for trial in outcome.trials if trial.problem}
             for record in outcome.records:
-                if isinstance(record.cause, FailureTold):
+                if isinstance(record.cause, FailureTold) and record.cause.trial not in untrained:
                     self._meter.fail(record.cause.message, record.cause.traceback)
             if self._on_safe is not None and self._callback_error is None:
                 try:

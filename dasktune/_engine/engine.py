@@ -594,8 +594,11 @@ class Engine:
 
     def _make_known(self, session: Session, trial: TrialRecord) -> None:
         """Make a trial known to the dispatcher, with the needs and the devices that it has now."""
-        needs = self._training.needs(trial, session.tuner.searched_space)
-        if problem := self.devices.fit(trial, needs):
+        needs = None
+        if not (problem := trial.problem):
+            needs = self._training.needs(trial, session.tuner.searched_space)
+            problem = self.devices.fit(trial, needs)
+        if problem:
             self._training.refuse(trial, problem)
         self._todo.extend(self._training.enter(trial, needs))
 

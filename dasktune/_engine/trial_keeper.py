@@ -81,6 +81,7 @@ class TrialKeeper:
             alone=alone,
             needs=decision.needs,
             model_rank=decision.model_rank,
+            problem=decision.problem,
         )
         self.change(trial)
         return trial

@@ -89,6 +89,8 @@ class TrialRecord:
     """The numbers of devices that train it together, each with its first step."""
     numerics: str = ""
     """The numeric class that its state keys name; empty if they name none."""
+    problem: str = ""
+    """Why it cannot be trained, as in `dasktune.types.Register`."""
 
     @property
     def keyed_sequences(self) -> Sequences:
@@ -166,6 +168,7 @@ class TrialRecord:
             "seed": self.seed,
             **({} if self.needs is None else {"needs": self.needs.to_json()}),
             **({} if self.model_rank is None else {"model_rank": self.model_rank}),
+            **({"problem": self.problem} if self.problem else {}),
         }
 
     @classmethod

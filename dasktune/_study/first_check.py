@@ -498,5 +498,5 @@ def trials_ahead(
 def _first(trials: Iterable[Register | TrialRecord]) -> tuple[CheckedTrial, ...]:
     return tuple(
         CheckedTrial(sequences=trial.sequences, max_steps=trial.max_steps)
-        for trial in islice(trials, _MOST_TRIALS)
+        for trial in islice((each for each in trials if not each.problem), _MOST_TRIALS)
     )

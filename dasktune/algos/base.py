@@ -294,7 +294,13 @@ class Tuner(ABC):
 
         The first run and `dasktune preview` show them.
         """
-        return list(unreached_changes(self.configurations or (), self.max_steps))
+        known = self.configurations or ()
+        undrawn = [each.problem for each in known if each.problem]
+        failing = f"{len(undrawn):,} of {len(known):,} trials fail before they train"
+        return [
+            *unreached_changes(known, self.max_steps),
+            *([f"{failing}, such as: {undrawn[0]}"] if undrawn else []),
+        ]
 
     def take_proposals(self) -> list[Proposal]:
         """Return the proposals of a sampler in the last call, for the event log."""
@@ -341,7 +347,7 @@ def _checking(owner: str, constructor: Callable[..., None]) -> Callable[..., Non
 
 
 def known_configurations(tuner: Tuner) -> tuple[Configuration, ...]:
-    """Return the configurations that a tuner will try.
+    """Return the configurations that a tuner will train.
 
     Raises
     ------
@@ -349,7 +355,7 @@ def known_configurations(tuner: Tuner) -> tuple[Configuration, ...]:
         If they are unknown before it runs.
     """
     if (configurations := tuner.configurations) is not None:
-        return configurations
+        return tuple(each for each in configurations if not each.problem)
     raise ConfigurationError(
         f"the configurations of {type(tuner).__name__} must be known before it runs, got a "
         f"sampler that proposes them one by one: at most {tuner.max_steps:,} steps a trial"

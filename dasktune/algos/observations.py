@@ -30,7 +30,7 @@ class TrialOutcome(NamedTuple):
     Attributes
     ----------
     state
-        ``RUNNING``, ``COMPLETE`` or ``FAIL``.
+        ``RUNNING``, ``COMPLETE``, ``FAIL`` or ``PRUNED``: there was nothing to train.
     losses
         Finite; empty unless it is complete.
     """
@@ -41,6 +41,7 @@ class TrialOutcome(NamedTuple):
 
 RUNNING = TrialOutcome(TrialState.RUNNING)
 FAILED = TrialOutcome(TrialState.FAIL)
+PRUNED = TrialOutcome(TrialState.PRUNED)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +64,8 @@ class Observed:
         By step: finite or plus infinity.
     failed
         Whether it reports no more.
+    is_undrawn
+        Whether it failed since no configuration could be drawn there: a sampler shall avoid it.
     """
 
     trial: int | None
@@ -72,6 +75,7 @@ class Observed:
     notes: Mapping[str, Any] = field(default_factory=dict)
     losses: dict[Step, Losses] = field(default_factory=dict)
     failed: bool = False
+    is_undrawn: bool = False
 
     def to_json(self) -> dict[str, object]:
         """Return it as JSON, without domains and sequences; an infinite loss is null."""
@@ -211,4 +215,6 @@ def _outcome(observed: Observed, losses: Losses | None, worst: list[float | None
         known = tuple(loss for loss in capped if loss is not None)
         if len(known) == len(capped):
             return TrialOutcome(TrialState.COMPLETE, known)
-    return FAILED if observed.failed else RUNNING
+    if not observed.failed:
+        return RUNNING
+    return PRUNED if observed.is_undrawn else FAILED

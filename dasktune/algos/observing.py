@@ -59,8 +59,10 @@ class ObservingSource(Source):
         if not self.learns:
             return
         try:
-            configuration = self._space.at(point)  # type: ignore[arg-type]
+            configuration: Configuration | None = self._space.at(point)  # type: ignore[arg-type]
         except ConfigurationError:
+            configuration = None
+        if configuration is None or configuration.problem:
             self.earlier_ignored += 1
             return
         self._observed.add(_observed_of(configuration, trial=None, losses={step: losses}))
@@ -116,5 +118,6 @@ def _observed_of(configuration: Configuration, **facts: Any) -> Observed:
         point=configuration.point,
         domains=configuration.domains,
         sequences=configuration.sequences,
+        is_undrawn=bool(configuration.problem),
         **facts,
     )

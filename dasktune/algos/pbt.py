@@ -392,7 +392,7 @@ class PBT(SampledTuner):
             point, rng, factors=options.perturb, resample=options.resample, fixed=options.fixed
         )
         explored, old = self.space.pick(exploring), self.space.at(point)
-        if explored.sequences.keys() != old.sequences.keys():
+        if explored.problem or explored.sequences.keys() != old.sequences.keys():
             return old
         check_horizon((explored,), self.max_steps)
         return explored

@@ -255,6 +255,7 @@ class SampledTuner(Tuner):
             point=configuration.point,
             domains=self._same_domains(configuration.domains),
             model_rank=model_rank,
+            problem=configuration.problem,
         )
 
     def _same_domains(

@@ -15,6 +15,9 @@ from dasktune.space import Configuration, Drawing, Space
 from dasktune.space.define_by_run import SpaceLike
 from dasktune.types import Step
 
+_MOST_PICKED = 1000
+"""Drawn configurations that a random source keeps."""
+
 
 class Source(ABC):
     """Proposes configurations, and may learn from how trials go.
@@ -125,21 +128,24 @@ class RandomSource(Source):
     def __init__(self, space: SpaceLike, seed: int) -> None:
         self._space = space
         self._seed = seed
-        self._picked: tuple[int, Configuration] | None = None
+        self._picked: dict[int, Configuration] = {}
+        """Configurations by trial: a function that defines the space is called once for each."""
 
     def propose(self, trial: int) -> Proposal:
         """Return a random point; it depends only on the seed and the number."""
-        configuration = self._space.pick(self._drawing(trial))
-        self._picked = trial, configuration
-        return {"point": dict(configuration.point)}
+        if trial not in self._picked:
+            if len(self._picked) >= _MOST_PICKED:
+                self._picked.clear()
+            self._picked[trial] = self._space.pick(self._drawing(trial))
+        return {"point": dict(self._picked[trial].point)}
 
     def accept(self, trial: int, proposal: Proposal) -> Configuration:
         """Return the configuration at the proposal's point; missing coordinates are drawn."""
         point = proposal["point"]
         if not isinstance(point, Mapping):
             raise TypeError(f"a point must be a mapping, got {point!r}")
-        if self._picked is not None and (trial, point) == (self._picked[0], self._picked[1].point):
-            return self._picked[1]
+        if trial in self._picked and point == self._picked[trial].point:
+            return self._picked[trial]
         return self._space.at(point, otherwise=self._drawing(trial))
 
     def known(self, trials: int) -> tuple[Configuration, ...]:

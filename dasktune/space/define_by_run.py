@@ -15,11 +15,12 @@ from typing import Any, Final, NoReturn, Protocol
 
 import numpy as np
 
-from dasktune.errors import ConfigurationError, name_problems, refuse
-from dasktune.sequences import Sequence, as_sequence
+from dasktune.errors import ConfigurationError, name_problems, refuse, text_of
+from dasktune.sequences import Constant, Sequence, as_sequence
 from dasktune.sequences.values import BY_NAME
 from dasktune.space.domains import Choice, Chooser, Domain, Drawing, Float, Int
 from dasktune.space.drawing import PointChooser, RecordingChooser
+from dasktune.space.later_suggestions import later_suggestion
 from dasktune.space.space import Configuration, Space, space_problem
 from dasktune.types import Value
 
@@ -28,14 +29,27 @@ _PROBES: Final = 8
 
 
 OF_A_RUN: Final = frozenset(
-    {"config", "device", "items", "keep_fixed", "keys", "loader", "report", "seed", "state"}
-    | {"step", "steps", "track", "values"}
+    {"config", "items", "keep_fixed", "keys", "loader", "report", "state", "step", "steps", "track"}
+    | {"values"}
 )
 """Names of a `dasktune.Run` at which the suggestions of a training function end."""
+
+HINTS: Final = {
+    "should_prune": "; the tuner stops and pauses trials, leave it out",
+    "suggest_uniform": "; use run.suggest_float",
+    "suggest_loguniform": "; use run.suggest_float with log=True",
+    "params": "; run is a mapping of the values: run[name], dict(run)",
+    "number": "; what a trial computes must not depend on its number",
+}
+"""By name, what stands for an attribute of Optuna's trials."""
 
 
 class _SuggestionsEnded(BaseException):
     """Raised where a training function first uses its run for more than suggestions."""
+
+
+class _NotChosen(BaseException):
+    """Raised where the chooser has no value; a handler of the user's function does not catch it."""
 
 
 class Suggesting:
@@ -47,7 +61,15 @@ class Suggesting:
     ----------
     chooser
         Chooses the values.
+
+    Attributes
+    ----------
+    device, seed
+        As those of a `dasktune.Run`, which has the real ones: what is drawn is not trained.
     """
+
+    device = "cpu"
+    seed = 0
 
     def __init__(self, chooser: Chooser) -> None:
         self._chooser = chooser
@@ -57,13 +79,13 @@ class Suggesting:
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
         """Return a float from `low` to `high`, both included; see `dasktune.space.Float`."""
-        return float(self._suggest(name, Float(low, high, step=step, log=log)))  # type: ignore[arg-type]
+        return float(self.suggest(name, Float(low, high, step=step, log=log)))  # type: ignore[arg-type]
 
     def suggest_int(
         self, name: str, low: int, high: int, *, step: int = 1, log: bool = False
     ) -> int:
         """Return an int from `low` to `high`, both included; see `dasktune.space.Int`."""
-        return int(self._suggest(name, Int(low, high, step=step, log=log)))  # type: ignore[call-overload,no-any-return]
+        return int(self.suggest(name, Int(low, high, step=step, log=log)))  # type: ignore[call-overload,no-any-return]
 
     def suggest_categorical(self, name: str, choices: Iterable[object]) -> object:
         """Return one of the choices: plain values, sequences, or tuples of values."""
@@ -73,7 +95,7 @@ class Suggesting:
             for option in options.options
             if isinstance(option, Domain)
         )
-        return self._suggest(name, options)
+        return self.suggest(name, options)
 
     def __getitem__(self, name: str) -> object:
         """Return a value that was suggested before."""
@@ -102,8 +124,8 @@ class Suggesting:
         if name in OF_A_RUN:
             self._end()
         raise AttributeError(
-            f"a value must be suggested by suggest_float, suggest_int or suggest_categorical, got "
-            f"{name!r}"
+            f"a run has no attribute {name!r}{HINTS.get(name, '')}; suggest_float, suggest_int and "
+            "suggest_categorical suggest values"
         )
 
     def _end(self) -> NoReturn:
@@ -136,7 +158,8 @@ class Suggesting:
         """The values so far by name, as tables show them."""
         return {name: _plain(value) for name, (_, value) in self._asked.items()}
 
-    def _suggest(self, name: str, domain: Domain) -> object:
+    def suggest(self, name: str, domain: Domain) -> object:
+        """Return the value of a domain."""
         if type(name) is not str or not name:
             raise ConfigurationError(f"a name must be a string that is not empty, got {name!r}")
         refuse(name_problems("a name", name))
@@ -146,7 +169,10 @@ class Suggesting:
                 f"{name!r} must be asked for with one domain, got {known} and {domain}"
             )
         if name not in self._asked:
-            value = domain.choose(name, self._chooser)
+            try:
+                value = domain.choose(name, self._chooser)
+            except Exception as error:
+                raise _NotChosen from error
             self._asked[name] = domain, value
         return value
 
@@ -158,8 +184,10 @@ Definition = Callable[[Suggesting], Mapping[str, object]]
 class DefinedByRun:
     """A search space that a function defines by running.
 
-    The constructor calls the function at a few random points, so that its errors show before any
-    training. With equal suggestions it must return equal hyper-parameters.
+    The constructor calls the function twice at 8 random points, so that its errors show before any
+    training. With equal suggestions it must return equal hyper-parameters. Where it raises (as
+    ``optuna.TrialPruned`` for values that do not fit together), the trial fails with that reason
+    and is not trained.
 
     Parameters
     ----------
@@ -172,8 +200,8 @@ class DefinedByRun:
     Raises
     ------
     ConfigurationError
-        If the argument is no function, or the function raises, returns anything else, or
-        suggests one name with two domains. The message has file and line.
+        If the argument is no function, or the function raises at all of these points, returns
+        anything else, or suggests one name with two domains. The message has file and line.
 
     Examples
     --------
@@ -197,34 +225,75 @@ class DefinedByRun:
 
     def pick(self, chooser: Chooser) -> Configuration:
         """Return the configuration with the coordinates that `chooser` chooses."""
+        return self._drawn(chooser)[0]
+
+    def _drawn(self, chooser: Chooser) -> tuple[Configuration, ConfigurationError | None]:
+        """Return a configuration, and the error of the function if it has not come to its end."""
         recorder = RecordingChooser(chooser)
-        suggesting = Suggesting(recorder)
+        suggesting, error = Suggesting(recorder), None
         try:
-            try:
-                returned = self._function(suggesting)
-            except _SuggestionsEnded:
-                returned = suggesting.ended()
-        except ConfigurationError as error:
-            where = self._line(error.__traceback__)
-            raise ConfigurationError(*(f"{where}: {text}" for text in error.problems)) from error
-        except Exception as error:
-            raise ConfigurationError(
-                f"{self._line(error.__traceback__)}: {self._name} must give a configuration "
-                f"whatever is suggested; for {suggesting.params} it raised "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        return Configuration(
+            sequences = self._sequences(self._returned(suggesting))
+        except _NotChosen as not_chosen:
+            self._refuse_choice(not_chosen)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as raised:  # noqa: BLE001 - one trial fails, also by sys.exit()
+            error = self._error(raised, suggesting)
+            sequences = {name: Constant(value) for name, value in suggesting.params.items()}
+        configuration = Configuration(
             params=suggesting.params,
-            sequences=self._sequences(returned),
+            sequences=sequences,
             point=recorder.point,
             domains=recorder.domains,
+            problem="" if error is None else str(error),
         )
+        return configuration, error
+
+    def _returned(self, suggesting: Suggesting) -> object:
+        """Return the return value of the function, or the drawn values if it trains."""
+        try:
+            return self._function(suggesting)
+        except _SuggestionsEnded as end:
+            values = suggesting.ended()
+            if (line := later_suggestion(end.__traceback__, __file__)) is not None:
+                raise ConfigurationError(
+                    f"{self._line(end.__traceback__)}: all values must be suggested before the run "
+                    "is used otherwise than by run[name], run.device and run.seed, got a "
+                    f"suggestion behind this line, at {line}"
+                ) from None
+            return values
+
+    def _refuse_choice(self, not_chosen: _NotChosen) -> NoReturn:
+        """Raise the error of the chooser, with the line that suggests."""
+        error = not_chosen.__cause__
+        if not isinstance(error, ConfigurationError):
+            raise error or not_chosen
+        where = self._line(not_chosen.__traceback__)
+        raise ConfigurationError(*(f"{where}: {text}" for text in error.problems)) from error
+
+    def _error(self, raised: BaseException, suggesting: Suggesting) -> ConfigurationError:
+        """Return the error for what the function has raised, with the line and the values."""
+        where = self._line(raised.__traceback__)
+        if isinstance(raised, ConfigurationError):
+            own = f"{self._file}:"
+            problems = [
+                text if text.startswith(own) else f"{where}: {text}" for text in raised.problems
+            ]
+        else:
+            problems = [
+                f"{where}: {self._name} must give a configuration; for {suggesting.params} it "
+                f"raised {type(raised).__name__}: {text_of(raised)}"
+            ]
+        error = ConfigurationError(*problems)
+        error.__cause__ = raised
+        return error
 
     def at(self, point: Mapping[str, Value], otherwise: Chooser | None = None) -> Configuration:
         """Return the configuration at a point, as `dasktune.space.Space.at` does."""
         following = PointChooser(point, otherwise)
         configuration = self.pick(following)
-        following.check(configuration.point)
+        if not configuration.problem:  # or it has fewer coordinates than it might have
+            following.check(configuration.point)
         return configuration
 
     def sample(self, rng: np.random.Generator) -> Configuration:
@@ -237,16 +306,22 @@ class DefinedByRun:
         return {"function": f"{module}.{self._name}", "gives": self._digest}
 
     def _probed(self) -> str:
-        probes = []
+        probes, errors = [], []
         for seed in range(_PROBES):
-            probe = self.sample(np.random.default_rng(seed))
+            probe, error = self._drawn(Drawing(np.random.default_rng(seed)))
+            errors += [] if error is None else [error]
+            if error is not None and isinstance(error.__cause__, ConfigurationError):
+                raise error
             if self.at(probe.point) != probe:
                 raise ConfigurationError(
                     f"{self._where}: {self._name} must give the same whenever the same is "
                     f"suggested, got two configurations for {dict(probe.point)}"
                 )
             sequences = {name: sequence.to_json() for name, sequence in probe.sequences.items()}
-            probes.append([probe.params, probe.point, probe.domains, sequences])
+            of_failure = [] if error is None else [type(error.__cause__).__name__]
+            probes.append([probe.params, probe.point, probe.domains, sequences, *of_failure])
+        if len(errors) == _PROBES:
+            raise errors[0]
         return blake2b(json.dumps(probes).encode(), digest_size=16).hexdigest()
 
     def _sequences(self, returned: object) -> dict[str, Sequence]:

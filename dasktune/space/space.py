@@ -49,6 +49,8 @@ class Configuration:
         `dasktune.space.Chooser`. Empty in a grid, which has no chooser.
     seed
         Added to the training seed of the study; repeats differ by it.
+    problem
+        Why it cannot be trained: a function that defines its space has raised. Empty if it can.
     """
 
     params: Mapping[str, Value]
@@ -56,6 +58,7 @@ class Configuration:
     point: Mapping[str, Value] = field(default_factory=dict)
     domains: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     seed: int = 0
+    problem: str = field(default="", compare=False)
 
     def objects(self) -> dict[str, Value | Sequence]:
         """Return the hyper-parameters by name: constants as plain values, others as sequences."""

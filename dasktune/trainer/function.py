@@ -20,6 +20,7 @@ from dasktune.errors import (
     UnknownValueError,
     refuse,
 )
+from dasktune.space.define_by_run import HINTS
 from dasktune.space.domains import Choice, Float, Int
 from dasktune.trainer import attributes
 from dasktune.trainer.base import problems_of
@@ -48,15 +49,6 @@ OPTIONS = (
     "clears_gradients",
 )
 """Attributes of a function that its trainer takes over."""
-
-_HINTS = {
-    "should_prune": "; the tuner stops and pauses trials, leave it out",
-    "suggest_uniform": "; use run.suggest_float",
-    "suggest_loguniform": "; use run.suggest_float with log=True",
-    "params": "; run is a mapping of the values: run[name], dict(run)",
-    "number": "; what a trial computes must not depend on its number",
-}
-"""By name, what stands for an attribute of Optuna's trials."""
 
 
 class Run(Mapping[str, Value]):
@@ -143,7 +135,7 @@ class Run(Mapping[str, Value]):
         return len(self._values)
 
     def __getattr__(self, name: str) -> NoReturn:
-        hint = _HINTS.get(name, "")
+        hint = HINTS.get(name, "")
         if not name.startswith("_") and name in self._values:
             hint = f"; the value of this hyper-parameter is run[{name!r}]"
         raise AttributeError(f"a run has no attribute {name!r}{hint}")

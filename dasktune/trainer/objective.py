@@ -93,7 +93,7 @@ def from_optuna(
     def drawn(trial: Any) -> Mapping[str, object]:
         if not isinstance(trial, Suggesting):
             raise ConfigurationError("dasktune runs what from_optuna returns: see " + _PAGE)
-        run_suggestions(objective, trial)
+        run_suggestions(objective, ObjectiveTrial(trial.suggest))
         return trial.ended()
 
     options = {name: getattr(objective, name) for name in OPTIONS if hasattr(objective, name)}
@@ -126,14 +126,20 @@ class ObjectiveTrial:
 
     Parameters
     ----------
-    values
-        The hyper-parameters.
+    value_of
+        Returns the value of a hyper-parameter, by its name and domain.
+    end_step
+        Ends a step. None if the values are drawn, and nothing is trained.
     """
 
-    def __init__(self, values: Mapping[str, Value], end_step: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        value_of: Callable[[str, Float | Int | Choice], Any],
+        end_step: Callable[[], None] | None = None,
+    ) -> None:
         self.params: dict[str, Any] = {}
         self.user_attrs: dict[str, Any] = {}
-        self._values, self._end_step = dict(values), end_step
+        self._value_of, self._end_step = value_of, end_step
         self._metrics: dict[str, float] = {}
         self._steps: set[int] = set()
 
@@ -160,7 +166,8 @@ class ObjectiveTrial:
             return
         self._steps.add(step)
         self._metrics[VALUE] = _number("trial.report", value)
-        self._end_step()
+        if self._end_step is not None:
+            self._end_step()
 
     def should_prune(self) -> bool:
         """Return False: a trial that a tuner stops does not come back from its report."""
@@ -170,7 +177,8 @@ class ObjectiveTrial:
         """Keep a value; a number is a metric from the present step on."""
         self.user_attrs[key] = value
         if (number := measured(value)) is None:
-            logger.warning("user attribute %r is not kept: a trial keeps numbers only", key)
+            if self._end_step is not None:
+                logger.warning("user attribute %r is not kept: a trial keeps numbers only", key)
             return
         if key == VALUE or (problems := name_problems("a user attribute", key)):
             raise TrainerError(problems[0] if key != VALUE else f"{key!r} is the objective's value")
@@ -185,14 +193,23 @@ class ObjectiveTrial:
         )
 
     def _suggested(self, name: str, domain: Float | Int | Choice) -> Any:
-        if name not in self._values:
-            known = ", ".join(sorted(self._values))
+        self.params[name] = self._value_of(name, domain)
+        return self.params[name]
+
+
+def trained_with(values: Mapping[str, Value]) -> Callable[[str, Float | Int | Choice], Value]:
+    """Return a function that gives an objective the values that were drawn for its trial."""
+
+    def value_of(name: str, domain: Float | Int | Choice) -> Value:
+        if name not in values:
+            known = ", ".join(sorted(values))
             raise UnknownValueError(
                 f"the value of {name!r} must be suggested before the objective trains, and with "
                 f"equal values before it in any case; the space has: {known}"
             )
-        self.params[name] = drawn_from(domain, name, self._values[name])
-        return self.params[name]
+        return drawn_from(domain, name, values[name])
+
+    return value_of
 
 
 class ObjectiveTrainer(Trainer):
@@ -217,7 +234,7 @@ class ObjectiveTrainer(Trainer):
         self._dasktune_reports: list[dict[str, float]] = []
         self._dasktune_returned: list[float] = []
         returned = self._dasktune_returned
-        self._dasktune_trial = trial = ObjectiveTrial(hp, lambda: turns.pause())
+        self._dasktune_trial = trial = ObjectiveTrial(trained_with(dict(hp)), lambda: turns.pause())
 
         from dasktune.trainer.torch import prepared  # it takes seconds where torch is installed
 

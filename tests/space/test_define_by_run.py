@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
+import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,10 +113,6 @@ def fails(trial: Suggesting) -> Mapping[str, object]:
     return {"x": 1 / trial.suggest_int("x", 0, 0)}
 
 
-def fails_at_times(trial: Suggesting) -> Mapping[str, object]:
-    return {"x": math.log(trial.suggest_int("x", -1, 1))}
-
-
 def changes_its_mind(trial: Suggesting) -> Mapping[str, object]:
     trial.suggest_float("x", 0, 1)
     return {"x": trial.suggest_float("x", 0, 2)}
@@ -132,7 +129,6 @@ COUNT = itertools.count()
     ("function", "message"),
     [
         (fails, HERE + r"fails must .*for \{'x': 0\} it raised ZeroDivisionError"),
-        (fails_at_times, HERE + "fails_at_times must .* ValueError"),
         (changes_its_mind, HERE + "'x' must be asked for with one domain"),
         (returns_nothing, HERE + "returns_nothing must return .* by name, got None"),
         (lambda trial: {}, HERE + ".* by name, got {}"),
@@ -155,6 +151,56 @@ COUNT = itertools.count()
 def test_what_is_wrong_is_found_at_once_and_located(function: object, message: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"(?s){message}"):
         space_of(function)  # type: ignore[arg-type]
+
+
+def picky(trial: Suggesting) -> Mapping[str, object]:
+    low, high = trial.suggest_int("low", 0, 9), trial.suggest_int("high", 0, 9)
+    if low > high:
+        raise optuna.TrialPruned(f"{low} > {high}")
+    return {"low": low, "size": high - low + trial.suggest_int("more", 0, 2)}
+
+
+def test_a_space_that_raises_at_some_points_has_a_problem_there() -> None:
+    space = DefinedByRun(picky)
+    drawn = [space.sample(np.random.default_rng(seed)) for seed in range(30)]
+    odd = [each for each in drawn if each.problem]
+    assert 0 < len(odd) < len(drawn)
+    assert all(each.params["low"] > each.params["high"] for each in odd)
+    text = rf"{HERE}picky must give a configuration; for .* it raised TrialPruned: \d > \d$"
+    assert all(re.search(text, each.problem) for each in odd)
+    assert [each for each in drawn if space.at(each.point) != each] == []
+    assert space.at({"low": 5, "high": 3, "more": 1}).problem, "a point may have more coordinates"
+    assert space.to_json() == DefinedByRun(picky).to_json()
+
+
+def raising(error: BaseException) -> Callable[[Suggesting], Mapping[str, object]]:
+    def space(trial: Suggesting) -> Mapping[str, object]:
+        if trial.suggest_int("x", 0, 3) == 0:
+            raise error
+        return {"x": 1 + trial.suggest_int("y", 0, 3)}
+
+    return space
+
+
+class WordlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(2), ValueError("odd"), GeneratorExit(), WordlessError(), OSError(2, "x")]
+)
+def test_any_exception_between_suggestions_is_of_its_point(error: BaseException) -> None:
+    space = DefinedByRun(raising(error))
+    assert f"for {{'x': 0}} it raised {type(error).__name__}: " in space.at({"x": 0}).problem
+    assert not space.at({"x": 1, "y": 0}).problem
+    with pytest.raises(ConfigurationError, match="'x' must be in Int"):
+        space.at({"x": 7})
+
+
+def test_an_interrupt_between_suggestions_is_raised() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        DefinedByRun(raising(KeyboardInterrupt())).at({"x": 0})
 
 
 def test_the_users_exception_is_the_cause() -> None:

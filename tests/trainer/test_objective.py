@@ -198,6 +198,39 @@ def test_user_attributes_that_are_numbers_are_metrics() -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["number", "study", "datetime_start", "suggest_uniform"])
+def test_drawing_refuses_the_names_that_training_refuses(name: str) -> None:
+    def curious(trial: Any) -> float:
+        getattr(trial, name)
+        trial.suggest_float("x", 0, 1)
+        return 1.0
+
+    words = f"a trial under dasktune has no '{name}'"
+    with pytest.raises(ConfigurationError, match=words):
+        Random(dt.from_optuna(curious), trials=2, max_steps=1)
+    with pytest.raises(AttributeError, match=words):
+        run_alone(dt.from_optuna(curious), {"x": 0.5}, 1)
+
+
+def test_drawing_takes_user_attributes_before_a_suggestion(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def noting(trial: Any) -> float:
+        trial.set_user_attr("kind", "deep")
+        trial.set_user_attr("epochs", 3)
+        x = float(trial.suggest_float("x", 0, 1))
+        assert trial.params == {"x": x}
+        assert trial.user_attrs == {"kind": "deep", "epochs": 3}
+        y = float(trial.suggest_float("y", 0, 1))
+        return x + y
+
+    drawn = DefinedByRun(dt.from_optuna(noting)).sample(np.random.default_rng(0))
+    assert list(drawn.params) == ["x", "y"]
+    assert not caplog.records, "only a trial that is trained tells what it does not keep"
+    trained = run_alone(dt.from_optuna(noting), drawn.params, 1).metrics[1]
+    assert trained == {"value": sum(map(float, drawn.params.values())), "epochs": 3.0}  # type: ignore[arg-type]
+
+
 def test_another_metric_than_value_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="unknown metric 'accuracy'; known: value"):
         dt.create_study(

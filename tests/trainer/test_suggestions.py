@@ -58,7 +58,7 @@ def test_the_space_has_what_the_function_suggests():
 
 def test_a_run_ends_the_suggestions_with_all_else_that_it_has():
     run = Run({}, seed=0, device="cpu", config={})
-    assert all(hasattr(run, name) for name in OF_A_RUN)
+    assert all(hasattr(run, name) for name in {*OF_A_RUN, "device", "seed"})
     suggestions = {"suggest_float", "suggest_int", "suggest_categorical"}
     users = {name for name, each in vars(Run).items() if callable(each) and name[0] != "_"}
     assert users - OF_A_RUN - suggestions == {"get", "change", "begin", "end"}
@@ -124,7 +124,68 @@ def test_a_look_at_all_values_ends_the_suggestions(use):
         use(run)
         run.suggest_float("b", 0, 1)
 
-    assert list(DefinedByRun(function).sample(np.random.default_rng(0)).params) == ["a"]
+    with pytest.raises(ConfigurationError, match="all values must be suggested before") as error:
+        DefinedByRun(function)
+    used = function.__code__.co_firstlineno + 4
+    assert str(error.value).endswith(f"at {__file__}:{used + 1}")
+
+
+def ends_in_a_branch(run):
+    if run.suggest_categorical("kind", ["a", "b"]) == "a":
+        run.track(nn.Linear(1, 1))
+    else:
+        run.suggest_float("b", 0, 1)
+    for _ in run.steps():
+        run.report(loss=0)
+
+
+def suggests_in_a_helper(run):
+    run.suggest_float("a", 0, 1)
+    run.track(nn.Linear(1, 1))
+    reads_before(run)
+
+
+def suggests_in_a_loop(run):
+    for place in range(run.suggest_int("layers", 2, 4)):
+        run.track(nn.Linear(run.suggest_int(f"width{place}", 1, 8), 1))
+
+
+def suggests_in_an_inner_function(run):
+    def width():
+        return run.suggest_int("width", 1, 8)
+
+    run.suggest_float("a", 0, 1)
+    if run.config:
+        width()
+
+
+@pytest.mark.parametrize(
+    "function", [suggests_in_a_helper, suggests_in_a_loop, suggests_in_an_inner_function]
+)
+def test_a_suggestion_behind_another_use_of_the_run_is_refused(function):
+    with pytest.raises(ConfigurationError, match="got a suggestion behind this line"):
+        dt.algos.ASHA(function, trials=3, max_steps=4)
+
+
+def test_a_suggestion_in_another_branch_does_no_harm():
+    drawn = [DefinedByRun(ends_in_a_branch).sample(np.random.default_rng(n)) for n in range(9)]
+    assert {tuple(each.params) for each in drawn} == {("kind",), ("kind", "b")}
+
+
+def test_a_run_has_its_device_and_seed_before_the_suggestions():
+    def function(run):
+        torch.device(run.device)
+        width = run.suggest_int("width", 1, 9)
+        layer = nn.Linear(1, width).to(run.device)
+        np.random.default_rng(run.seed)
+        run.suggest_float("lr", 0, 1)
+        run.track(layer)
+        for _ in run.steps():
+            run.report(loss=width)
+
+    drawn = DefinedByRun(function).sample(np.random.default_rng(0))
+    assert list(drawn.params) == ["width", "lr"]
+    assert run_alone(function, drawn.sequences, 1).metrics == {1: {"loss": drawn.params["width"]}}
 
 
 def first_uses_the_run(run):
@@ -150,7 +211,7 @@ def misspells(run):
     ("function", "words"),
     [
         (reads_before, "'lr' must be suggested before it is read; suggested so far: width"),
-        (misspells, "by suggest_float, suggest_int or suggest_categorical, got 'suggest_uniform'"),
+        (misspells, "a run has no attribute 'suggest_uniform'; use run.suggest_float; suggest_"),
         (first_uses_the_run, "must suggest its values before it uses its run otherwise"),
         (suggests_sequences, "lr: choices of a training function must be plain values"),
     ],

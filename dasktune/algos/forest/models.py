@@ -117,7 +117,8 @@ class Splitting:
         """Return the configuration at a point, as `dasktune.Space.at` does, and its model."""
         following = PointChooser(point, otherwise)
         configuration, model = self.pick(space, following)
-        following.check(configuration.point)
+        if not configuration.problem:
+            following.check(configuration.point)
         return configuration, model
 
 
@@ -170,7 +171,8 @@ class ModelSpace:
         """Return the configuration at a point, as `dasktune.Space.at` does."""
         following = PointChooser(point, otherwise)
         configuration = self.pick(following)
-        following.check(configuration.point)
+        if not configuration.problem:
+            following.check(configuration.point)
         return configuration
 
 
