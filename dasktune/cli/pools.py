@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,10 +126,11 @@ def configured(file: Path, settings: Sequence[str]) -> tuple[StudyConfig, Tuner]
     from dasktune._study.create import config_of
     from dasktune.cli.study_file import load
 
-    config = config_of(lambda: load(file, settings).study())
+    loaded = cache(partial(load, file, settings))
+    config = config_of(lambda: loaded().study())
     if config is None:
         raise ConfigurationError(f"{file} must call create_study, or nothing says what it trains")
-    return config, load(file, settings).tuner()
+    return config, loaded().tuner()
 
 
 def _problems_of(texts: Sequence[str]) -> Iterator[str]:

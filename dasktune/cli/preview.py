@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from dasktune.trainer.base import change_problems_of
 from dasktune.types import Step
 
 if TYPE_CHECKING:
-    from dasktune._study.study import Study
+    pass
 
 FIELDS = (
     *("trials", "steps_requested", "steps_unique", "merge_rate", "critical_path"),
@@ -56,9 +56,10 @@ def costs_of_files(
             raise ConfigurationError("classes of workers must come with one file, got several")
         return _on_classes(files[0], settings, list(offers_of(workers, offers)))
     studies, in_full = [], True
-    for file in files:
-        config = config_of(partial(_made_study, file, settings))
-        tuner = load(file, settings).tuner()
+    for file in [file.resolve() for file in files]:  # a file may change the working folder
+        loaded = cache(partial(load, file, settings))
+        config = config_of(lambda loaded=loaded: loaded().study())  # type: ignore[misc]
+        tuner = loaded().tuner()
         fingerprint, seed = _origin(file, config) if len(files) > 1 else ("", 0)
         known = _known_trials(tuner)
         if config is not None:
@@ -124,10 +125,6 @@ def _refuse_changes(
     """Refuse configurations in which values change that the trainer cannot change."""
     sequences = (each.sequences for each in configurations)
     refuse(change_problems_of(config.trainer, sequences, max_steps, config.config or {}))
-
-
-def _made_study(file: Path, settings: Sequence[str]) -> Study:
-    return load(file, settings).study()
 
 
 def _origin(file: Path, config: StudyConfig | None) -> tuple[str, int]:

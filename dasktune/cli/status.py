@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import closing
+from glob import escape
 from pathlib import Path
 
 from dasktune._study.config import default_database
@@ -177,14 +178,24 @@ def check_exists(target: str) -> None:
     """
     path = Path(target)
     if not path.exists():
+        near = ", ".join(map(str, _below(target)[:MOST_STORES]))
+        meant = f"; did you mean {near}? A script's relative storage starts from its own folder"
         raise ConfigurationError(
-            f"no such file or folder: {target!r}; "
-            "target must be a study file, a storage folder or a database that exists"
+            f"no such file or folder: {target!r}; target must be a study file, a storage folder or "
+            f"a database that exists{meant if near else ''}"
         )
     if stores := stores_below(target):
         names = ", ".join(map(str, stores[:MOST_STORES]))
         more = f" and {len(stores) - MOST_STORES} more" if len(stores) > MOST_STORES else ""
         raise ConfigurationError(f"{target!r} is no store; stores below it: {names}{more}")
+
+
+def _below(target: str) -> list[Path]:
+    """Return the paths of this name in folders below the working folder, the nearest first."""
+    path = Path(target)
+    if path.is_absolute() or ".." in path.parts:
+        return []
+    return [place for level in _LEVELS for place in sorted(Path().glob(level + escape(str(path))))]
 
 
 def stores_below(target: str) -> list[Path]:

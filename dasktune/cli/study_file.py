@@ -12,7 +12,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -105,7 +105,8 @@ def load(path: Path, settings: Iterable[str] = ()) -> StudyFile:
             f"a study file must have at most {MOST_NBYTES:,} bytes, {str(path)!r} has {nbytes:,}"
         )
     config = parse_config(settings)
-    module = _run(path.resolve())
+    path = path.resolve()  # before the file runs, which may change the working folder
+    module = _run(path)
     missing = [part for part in PARTS if not hasattr(module, part)]
     if missing:
         names = ", ".join(_public(module)) or "nothing"
@@ -220,9 +221,15 @@ def _arguments(function: Callable[..., object]) -> frozenset[str] | None:
 
 @contextmanager
 def _running(path: Path) -> Iterator[None]:
-    """Run code of a study file: its paths start there, and its errors have its line."""
+    """Run code of a study file as a script: its paths start there, and its errors have its line.
+
+    It sees no arguments of this command, and what it prints goes to standard error: a command may
+    print JSON.
+    """
+    arguments = sys.argv
     try:
-        with running_file(path):
+        with running_file(path), redirect_stdout(sys.stderr):
+            sys.argv = [str(path)]
             yield
     except SyntaxError as error:
         where = f"{error.filename}:{error.lineno}"
@@ -234,10 +241,20 @@ def _running(path: Path) -> Iterator[None]:
         raise ConfigurationError(redacted(f"{_place(error, path)}: {text}")) from error
     except DasktuneError:
         raise
+    except SystemExit as error:
+        place = _place(error, path)
+        raise ConfigurationError(
+            redacted(
+                f"{place}: a study file must not end the program, got exit({error.code!r}); put "
+                'what is only for `python FILE` below `if __name__ == "__main__":`'
+            )
+        ) from error
     # A user's file may raise anything, and the user has to mend it.
     except Exception as error:
         text = traceback.format_exception_only(error)[-1].strip()
         raise ConfigurationError(redacted(f"{_place(error, path)}: {text}")) from error
+    finally:
+        sys.argv = arguments
 
 
 def _place(error: BaseException, path: Path) -> str:

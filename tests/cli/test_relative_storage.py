@@ -80,6 +80,18 @@ def test_a_script_and_a_command_use_one_store(tmp_path: Path, arguments: str) ->
             assert (result.exit_code, result.stdout[:3]) == (0, "net")
 
 
+@pytest.mark.parametrize("name", ["runs/net", "runs/[net]"])
+def test_status_names_the_folder_that_a_script_has_used(tmp_path: Path, name: str) -> None:
+    (tmp_path / "lab" / name).mkdir(parents=True)
+    with working_in(tmp_path):
+        for of_command in (["status"], ["ls"]):
+            result = command(*of_command, name)
+            assert result.exit_code == 2
+            assert f"no such file or folder: {name!r}" in result.stderr
+            assert f"did you mean lab/{name}? A script's relative storage" in result.stderr
+            assert "did you mean" not in command(*of_command, "runs/other").stderr
+
+
 def test_a_notebook_uses_its_working_directory_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
