@@ -139,18 +139,19 @@ def _for_imports() -> dict[str, str]:
 
 @contextmanager
 def ctrl_c_held_back() -> Iterator[None]:
-    """Block SIGINT: in this thread until the end, in processes that are started here for good.
+    """Block SIGINT and SIGHUP: in this thread until the end, in processes started here for good.
 
-    A terminal sends it to all its processes, and workers must live on to save their
+    A terminal sends them to all its processes, and workers must live on to save their
     states. Threads and processes take over the signal mask of the thread that starts them.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # Else it starts with the first worker, and its start unblocks SIGINT (Python 3.11).
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
+        # Else it starts with the first worker, and its start unblocks SIGINT (Python 3.11).
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

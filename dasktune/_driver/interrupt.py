@@ -1,13 +1,14 @@
-"""Ctrl-C and SIGTERM while a study runs: what runs is saved first."""
+"""Ctrl-C, SIGTERM and SIGHUP while a study runs: what runs is saved first."""
 
 from __future__ import annotations
 
 import os
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -16,10 +17,26 @@ from dasktune._engine.timeouts import LOST_INTERRUPT_SECONDS
 DEFAULTS: Mapping[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
+    **({signal.SIGHUP: signal.SIG_DFL} if hasattr(signal, "SIGHUP") else {}),
 }
-"""A terminal's ctrl-C, and what batch systems send; with what Python does about them."""
+"""A terminal's ctrl-C, what batch systems send, and the end of a terminal, as of an ssh session.
+
+Each has what Python does about it. Windows has no end of a terminal.
+"""
+
+_HANG_UP = getattr(signal, "SIGHUP", None)
 
 SAVING = b"\nsaving what runs; interrupt again to give that up\n"
+
+
+def _leave_terminal() -> None:
+    """Lead the output nowhere if its terminal is gone: each write would raise an `OSError`."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
 
 
 @contextmanager
@@ -35,7 +52,8 @@ def interruptible(
     raised in it, so an interrupt that is lost there is sent again.
 
     Only the main thread receives signals: in any other this does nothing. A handler that the
-    program has installed for a signal stays as it is; so does a signal that it ignores.
+    program has installed for a signal stays as it is; so does a signal that it ignores, as SIGHUP
+    under nohup.
 
     `stop` asks what runs to save and to end, and returns whether anything ran. `last_line` returns
     the line to write to standard error before the `KeyboardInterrupt` is raised at the end.
@@ -44,11 +62,16 @@ def interruptible(
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal asked
+        if number == _HANG_UP:
+            _leave_terminal()
+            if asked:
+                return  # the kernel and the shell may both send it
         if asked or not stop():
             raise KeyboardInterrupt
         asked = True
-        # Not through sys.stderr, in which the signal may have come.
-        os.write(2, SAVING)
+        with suppress(OSError):  # the terminal may be gone
+            # Not through sys.stderr, in which the signal may have come.
+            os.write(2, SAVING)
 
     is_main = threading.current_thread() is threading.main_thread()
     signals = [
@@ -77,5 +100,6 @@ def interruptible(
             signal.signal(number, DEFAULTS[number])
     if asked:
         if last_line is not None:
-            sys.stderr.write(f"{last_line()}\n")
+            with suppress(OSError):
+                sys.stderr.write(f"{last_line()}\n")
         raise KeyboardInterrupt

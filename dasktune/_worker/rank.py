@@ -313,7 +313,7 @@ def advance(run: Any, values: Mapping[str, Value]) -> None:
 
 def main(descriptor: int) -> None:
     """Carry out the orders of a pipe until it ends."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # They are meant for the worker, which saves what runs: until then it needs this process.
         signal.signal(number, signal.SIG_IGN)
     pipe = Connection(descriptor)

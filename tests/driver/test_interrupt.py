@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import pytest
 from dasktune._driver.interrupt import SAVING, interruptible
 from tests.holding import Gate, wait_until
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 120.0
 
 
@@ -36,7 +38,7 @@ class Running:
 def handlers() -> Iterator[None]:
     """Give every test Python's own handlers, and see that they are there at the end."""
     before = [signal.getsignal(number) for number in SIGNALS]
-    defaults = [signal.default_int_handler, signal.SIG_DFL]
+    defaults = [signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL]
     for number, handler in zip(SIGNALS, defaults, strict=True):
         signal.signal(number, handler)
     yield
@@ -108,7 +110,9 @@ def test_the_last_line_comes_before_the_interrupt(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("number", SIGNALS)
 def test_the_second_signal_ends_it_at_once(number: signal.Signals) -> None:
     study = Running()
-    assert signalled(study.stop, signal.SIGINT, number) == [signal.SIGINT]
+    is_hang_up = number is signal.SIGHUP  # the kernel and the shell may both send it
+    survived = [signal.SIGINT, number] if is_hang_up else [signal.SIGINT]
+    assert signalled(study.stop, signal.SIGINT, number) == survived
     assert study.asked == 1
 
 
@@ -147,6 +151,7 @@ def test_handlers_of_the_program_stay() -> None:
     heard: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     study = Running()
     with interruptible(study.stop):
         for one in SIGNALS:
@@ -154,7 +159,8 @@ def test_handlers_of_the_program_stay() -> None:
     assert heard == [signal.SIGINT]
     assert study.asked == 0
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in SIGNALS[1:]:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def test_other_threads_hear_of_no_signals() -> None:
@@ -226,7 +232,7 @@ def test_a_script_saves_what_runs_and_goes_on_with_it(
     log = tmp_path / "steps.log"
     process = start(tmp_path)
     wait_for(process, lambda: log.exists() and len(log.read_text().splitlines()) >= HELD)
-    if number is signal.SIGINT:
+    if number is not signal.SIGTERM:
         os.killpg(process.pid, number)  # as a terminal does: to the workers, too
     else:
         process.send_signal(number)
@@ -240,6 +246,48 @@ def test_a_script_saves_what_runs_and_goes_on_with_it(
     out, errors = start(tmp_path).communicate(timeout=PATIENCE)
     assert out == f"done {STEPS}\n", errors
     assert len(log.read_text().splitlines()) == STEPS, "nothing is trained again"
+
+
+@pytest.mark.process
+@pytest.mark.cluster
+def test_a_script_whose_terminal_is_closed_saves_what_runs(tmp_path: Path) -> None:
+    (tmp_path / "stays").touch()
+    log = tmp_path / "steps.log"
+    (tmp_path / "script.py").write_text(
+        SCRIPT.replace(", progress=False", "").replace(
+            'print("interrupted", study.summary()["steps_executed"])', 'open("ended", "w").close()'
+        )
+    )
+    pid, terminal = pty.fork()
+    if not pid:
+        os.chdir(tmp_path)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        os.execve(sys.executable, [sys.executable, "script.py"], environment)
+    reader = threading.Thread(target=read_all, args=(terminal, closing := threading.Event()))
+    reader.start()
+    try:
+        wait_until(
+            lambda: log.exists() and len(log.read_text().splitlines()) >= HELD, seconds=PATIENCE
+        )
+    finally:
+        closing.set()
+        reader.join()
+        os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert (tmp_path / "ended").exists(), "it was interrupted, and everything else was done"
+    trained = len(log.read_text().splitlines())
+    (tmp_path / "stays").unlink()
+    out, errors = start(tmp_path).communicate(timeout=PATIENCE)
+    assert out == f"done {STEPS}\n", errors
+    assert HELD <= trained < STEPS == len(log.read_text().splitlines())
+
+
+def read_all(terminal: int, closing: threading.Event) -> None:
+    """Read what a program writes to its terminal until that is closed, or it would wait."""
+    while not closing.is_set():
+        if select.select([terminal], [], [], 0.1)[0]:
+            os.read(terminal, 1 << 16)
 
 
 @pytest.mark.process
