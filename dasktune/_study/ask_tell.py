@@ -72,6 +72,11 @@ class AskTell:
         tuner
             Decides; may be left out after the first call.
 
+        Raises
+        ------
+        ConfigurationError
+            If it is another tuner, and a trial of the one before is still to be told.
+
         Examples
         --------
         >>> import dasktune as dt
@@ -117,6 +122,8 @@ class AskTell:
             if tuner is None:
                 raise ConfigurationError("ask must be given a tuner first, got None")
             self._refuse(tuner)
+            if self._loop is not None:
+                self._loop.refuse_untold()
             self._loop = OwnLoop(self._parts, tuner)
         return self._loop
 
@@ -153,6 +160,15 @@ class OwnLoop:
     def is_for(self, tuner: Tuner) -> bool:
         """Whether it runs a tuner of the same identity."""
         return self._identity == tuner.identity()
+
+    def refuse_untold(self) -> None:
+        """Refuse another tuner while trials are trained whose results would be lost."""
+        if self._handed:
+            untold = ", ".join(map(str, sorted(self._handed)))
+            raise ConfigurationError(
+                "each trial must be told before another tuner is asked, got untold trials: "
+                f"{untold}; study.tell(number, state=TrialState.FAIL) gives one up"
+            )
 
     def ask(self) -> Asked | None:
         """Return the most urgent of the trials that wait to be handed out, or None for now."""

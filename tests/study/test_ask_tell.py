@@ -179,6 +179,9 @@ def test_queued_points_come_first_and_once(tmp_path: Path) -> None:
     asked = [study.ask(tuner) for _ in range(3)]
     assert [one.params["lr"] for one in asked if one is not None][:2] == [0.75, 0.25]
     assert study.queued == []
+    for trial in asked:
+        assert trial is not None
+        study.tell(trial, 1.0)
     other = study.ask(random(1, seed=1))
     assert other is not None
     assert other.params["lr"] not in (0.75, 0.25)
@@ -246,6 +249,20 @@ def test_tell_accepts_numbers_of_numpy_and_torch(tmp_path: Path, value: Any) -> 
     assert asked is not None
     study.tell(asked, value)
     assert study.best_value in (0.5, 1.0)
+
+
+def test_ask_another_tuner_is_refused_while_a_trial_is_untold(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    first, other = random(), random(seed=5)
+    asked = study.ask(first)
+    assert asked is not None
+    with pytest.raises(ConfigurationError, match=r"got untold trials: 0; study.tell"):
+        study.ask(other)
+    study.tell(asked, 1.0)
+    assert study.trials[0].value == 1.0, "nothing is lost"
+    assert study.ask(other) is not None
+    study.tell(4, state=TrialState.FAIL)
+    assert study.ask(first) is not None
 
 
 def test_ask_tuner_with_fewer_trials_is_the_same_tuner(tmp_path: Path) -> None:
