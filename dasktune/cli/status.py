@@ -195,7 +195,8 @@ def _below(target: str) -> list[Path]:
     path = Path(target)
     if path.is_absolute() or ".." in path.parts:
         return []
-    return [place for level in _LEVELS for place in sorted(Path().glob(level + escape(str(path))))]
+    patterns = ("*/" * level + escape(str(path)) for level in range(1, MOST_LEVELS + 1))
+    return [place for pattern in patterns for place in sorted(Path().glob(pattern))]
 
 
 def stores_below(target: str) -> list[Path]:

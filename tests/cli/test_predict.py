@@ -139,7 +139,10 @@ def test_others_that_begin_alike_are_known(home: tuple[Path, list[dt.Trial]]) ->
         (["--trial", "0", "--predictor", "Oracle"], "predictor must be one of CurveEnsemble, "),
         (["--trial", "0", "--rate", "eta", "--step", "40"], "unknown hyper-parameter 'eta'"),
         (["--trial", "0", "--step", "1"], "must be after the last measured one"),
-        (["--trial", "0", "--step", "40", "--target", "nan"], "target must be finite, got nan"),
+        (
+            ["--trial", "0", "--step", "40", "--target", "nan"],
+            "target must be a finite number, got nan",
+        ),
         (["--trial", "0", "--study", "other"], "unknown study 'other'; known: counting"),
         ([], "Missing option '--trial'"),
     ],
