@@ -141,7 +141,7 @@ def test_others_that_begin_alike_are_known(home: tuple[Path, list[dt.Trial]]) ->
         (["--trial", "0", "--step", "1"], "must be after the last measured one"),
         (
             ["--trial", "0", "--step", "40", "--target", "nan"],
-            "target must be a finite number, got nan",
+            "must be a finite number, got nan",
         ),
         (["--trial", "0", "--study", "other"], "unknown study 'other'; known: counting"),
         ([], "Missing option '--trial'"),
