@@ -302,9 +302,12 @@ class CurveReader:
         if not record.was_trained_here:
             raise ConfigurationError(f"trial {trial} was added with its result: it has no curve")
         if self.rate is not None and self.rate not in record.sequences:
-            raise ConfigurationError(
-                unknown("hyper-parameter", self.rate, sorted(record.sequences))
-            )
+            names = {name for each in self.records.values() for name in each.sequences}
+            reason = unknown("hyper-parameter", self.rate, sorted(names))
+            if self.rate in names:
+                own = ", ".join(sorted(record.sequences))
+                reason = f"trial {trial} must have the hyper-parameter {self.rate!r}; it has {own}"
+            raise ConfigurationError(reason)
         return record
 
     def _beyond_bounds(self, trial: int, scores: Iterable[tuple[Step, float]]) -> Iterator[str]:

@@ -127,7 +127,7 @@ class EarlyTerm(IndependentTrials):
             delta=check.real("delta", delta),
             bounds=sides if is_bounded else None,
             predictor=checked_predictor(check, predictor),
-            rate=checked_rate(check, rate),
+            rate=checked_rate(check, rate, space),
             beyond=HELD if is_bounded else None,
             window=None if window == 1 else check.whole("window", window),
         )

@@ -11,8 +11,8 @@ from dasktune.algos import POP, EarlyTerm, Tuner
 from dasktune.algos.curves import Persistence
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, MultiStep
-from dasktune.space import Float, Space
-from dasktune.types import Predict
+from dasktune.space import Branch, Float, Space
+from dasktune.types import Predict, Register
 from tests.algos.reports import arrived
 
 SPACE = Space(eta=[MultiStep(0.5, milestones=[4], gamma=0.5), Constant(0.3)], lr=Float(1.0, 2.0))
@@ -62,9 +62,22 @@ def test_rate_is_part_of_the_identity_only_if_given(kind: type[Tuner]) -> None:
 @pytest.mark.parametrize("kind", TUNERS)
 def test_unknown_rate_is_refused_before_training(kind: type[Tuner]) -> None:
     with pytest.raises(ConfigurationError, match="rate: unknown hyper-parameter 'rte'; known: eta"):
-        make(kind, rate="rte").ask(4)
+        make(kind, rate="rte")
     with pytest.raises(ConfigurationError, match="rate must be the name of a hyper-parameter"):
         make(kind, rate=3)
+
+
+@pytest.mark.parametrize("kind", TUNERS)
+def test_trials_of_a_branch_without_the_rate_have_none(kind: type[Tuner]) -> None:
+    branches = [Branch("net", Space(eta=Float(0.1, 0.2))), Branch("trees", Space(depth=[2, 3]))]
+    space = Space(model=branches)
+    tuner = kind(space, trials=8, max_steps=8, every=2, predictor=Persistence(), rate="eta")  # type: ignore[call-arg]
+    tuner.prepare({"directions": ["minimize"]})
+    made = [decision for decision in tuner.ask(8) if isinstance(decision, Register)]
+    has_rate = {each.trial: "eta" in each.sequences for each in made}
+    assert {*has_rate.values()} == {True, False}
+    for trial, is_there in has_rate.items():
+        assert bool(tuner.question(trial).curve.rates) == is_there
 
 
 def test_prediction_is_asked_for_with_the_named_rate() -> None:

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dasktune.algos.curves.curve import MOST_OTHERS, MOST_SIBLINGS, Branch, Curve
-from dasktune.errors import ConfigurationError, unknown
+from dasktune.errors import unknown
 from dasktune.sequences.values import Arguments
+from dasktune.space import Space
 from dasktune.types import Register, Sequences, Step, ValueFunction
 
 RATE_NAMES: Final = ("lr", "learning_rate")
@@ -32,7 +33,8 @@ class ObservedCurves:
     Parameters
     ----------
     rate
-        Name of the learning rate; if None, the first of `RATE_NAMES` that a trial has.
+        Name of the learning rate, which a trial of another branch of the space may lack. If None,
+        the first of `RATE_NAMES` that a trial has.
     """
 
     def __init__(self, rate: str | None = None) -> None:
@@ -47,10 +49,6 @@ class ObservedCurves:
     def register(self, trial: Register) -> None:
         """Add a new trial, with its sequences."""
         number, stop = trial.trial, trial.max_steps
-        if self._rate is not None and self._rate not in trial.sequences:
-            raise ConfigurationError(
-                f"rate: {unknown('hyper-parameter', self._rate, trial.sequences)}"
-            )
         self._steps[number], self._scores[number] = [], []
         self._rates[number] = rates_of(trial.sequences, stop, self._rate)
         self._pieces[number] = {
@@ -162,12 +160,17 @@ class ObservedCurves:
         return curves
 
 
-def checked_rate(check: Arguments, rate: object) -> str | None:
-    """Return the name of a learning rate, or None; `check` keeps the problem."""
-    if rate is None or (isinstance(rate, str) and rate):
-        return rate
-    check.add(f"rate must be the name of a hyper-parameter, got {rate!r}")
-    return None
+def checked_rate(check: Arguments, rate: object, space: object) -> str | None:
+    """Return the name of a learning rate, or None; `check` keeps the problem.
+
+    Only some branches of the space need to have it.
+    """
+    if rate is not None and not (isinstance(rate, str) and rate):
+        check.add(f"rate must be the name of a hyper-parameter, got {rate!r}")
+        return None
+    if rate is not None and isinstance(space, Space) and rate not in space.names:
+        check.add(f"rate: {unknown('hyper-parameter', rate, sorted(space.names))}")
+    return rate
 
 
 def rates_of(

@@ -235,7 +235,7 @@ class POP(SampledTuner):
             barrier=bool(barrier),
             ends_poor=bool(ends_poor),
             predictor=checked_predictor(check, predictor),
-            rate=checked_rate(check, rate),
+            rate=checked_rate(check, rate, space),
             crash=self._given.crash,
             beyond=HELD if (self._given.low, self._given.high) != (None, None) else None,
             poor=RELATIVE if ends_poor else None,
