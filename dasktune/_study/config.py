@@ -25,7 +25,13 @@ from dasktune.storage.layout import slug
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import Keep, Retention, bytes_of, retention_problems
 from dasktune.storage.verdicts import Verdicts
-from dasktune.trainer.base import LOGGERS, divides, division_problem, problems_of
+from dasktune.trainer.base import (
+    LOGGERS,
+    divides,
+    division_problem,
+    metric_problems_of,
+    problems_of,
+)
 from dasktune.trainer.check_resume.verdict import with_known_files
 from dasktune.trainer.environment import environment
 from dasktune.trainer.fingerprint.fingerprint import RULE, Fingerprint, TakenFingerprint, taken
@@ -291,11 +297,12 @@ class StudyConfig:
         problems = list(_objective_problems(self.metric, self.direction))
         if self.trainer is not None and not problems_of(self.trainer):
             known = metric_names(self.trainer)
+            given = self.metric if isinstance(self.metric, list) else [self.metric]
+            names = [name for name in given if isinstance(name, str) and name]
             problems += [
-                unknown("metric", name, known)
-                for name in (self.metric if isinstance(self.metric, list) else [self.metric])
-                if known and isinstance(name, str) and name and name not in known
+                unknown("metric", each, known) for each in names if known and each not in known
             ]
+            problems += metric_problems_of(self.trainer, names)
         yield from problems
         # A study that exists has a direction.
         if not problems and not self.load_if_exists and self.known_direction is None:

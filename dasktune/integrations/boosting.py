@@ -93,6 +93,10 @@ def trainer_class(
     )
 
 
+_OF_EARLY_STOPPING = ("best_score", "best_iteration")
+"""Metrics that are reported with early stopping only."""
+
+
 class BoostingTrainer(Trainer):
     """A booster that grows by `rounds_per_step` rounds in each step; made by ``trainer``.
 
@@ -298,6 +302,17 @@ class BoostingTrainer(Trainer):
     def name_problems(cls, names: Collection[str]) -> list[str]:
         """Return why hyper-parameters of these names cannot be trained in steps."""
         return cls.problems(dict.fromkeys(names))
+
+    @classmethod
+    def metric_problems(cls, metrics: Collection[str]) -> list[str]:
+        """Return why metrics of early stopping cannot be reported."""
+        absent = [] if cls.early_stopping_rounds is not None else _OF_EARLY_STOPPING
+        return [
+            f"metric must be one that is reported, got {name!r}: only a trainer with "
+            "early_stopping_rounds reports it"
+            for name in absent
+            if name in metrics
+        ]
 
     @classmethod
     def problems(cls, hp: Mapping[str, Any]) -> list[str]:

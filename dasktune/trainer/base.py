@@ -137,6 +137,11 @@ class Trainer:
         return ()
 
     @classmethod
+    def metric_problems(cls, metrics: Collection[str]) -> Iterable[str]:
+        """Return why it cannot report these metrics; a new study asks for its own."""
+        return ()
+
+    @classmethod
     def change_problems(
         cls, sequences: Sequences, changing: Collection[str], config: Mapping[str, object]
     ) -> Iterable[str]:
@@ -192,6 +197,13 @@ def name_problems_of(trainer_class: type | None, names: Collection[str]) -> tupl
     if trainer_class is None or not issubclass(trainer_class, Trainer):
         return ()
     return tuple(trainer_class.name_problems(names))
+
+
+def metric_problems_of(trainer_class: type | None, metrics: Collection[str]) -> tuple[str, ...]:
+    """Return why a trainer class cannot report these metrics, if it knows."""
+    if trainer_class is None or not issubclass(trainer_class, Trainer):
+        return ()
+    return tuple(trainer_class.metric_problems(metrics))
 
 
 def change_problems_of(

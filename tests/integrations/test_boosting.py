@@ -411,6 +411,17 @@ def train_of_framework(kind: str) -> tuple[Any, float]:
 
 
 @pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("metric", ["best_score", "best_iteration"])
+def test_metric_of_early_stopping_without_it_is_refused(
+    kind: str, metric: str, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {"storage": str(tmp_path), "metric": metric, "direction": "minimize"}
+    with pytest.raises(ConfigurationError, match="early_stopping_rounds"):
+        dt.create_study(trainer_of(kind), name="b", **given)
+    assert not dt.create_study(trainer_of(kind, early_stopping_rounds=2), name="b", **given).trials
+
+
+@pytest.mark.parametrize("kind", BOTH)
 def test_early_stopping_is_that_of_the_framework(
     kind: str, tmp_path: Path, two_threads: Any
 ) -> None:
