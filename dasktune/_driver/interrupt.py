@@ -26,7 +26,7 @@ Each has what Python does about it. Windows has no end of a terminal.
 
 _HANG_UP = getattr(signal, "SIGHUP", None)
 
-SAVING = b"\nsaving what runs; interrupt again to give that up\n"
+SAVING = b"\nsaving what runs, if a stage has begun; interrupt again to give that up\n"
 
 
 def _leave_terminal() -> None:

@@ -109,7 +109,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
     else:
         process.send_signal(signal_number)
     assert process.stderr is not None
-    assert any("saving what runs; interrupt again" in line for line in process.stderr)
+    assert any("interrupt again to give that up" in line for line in process.stderr)
     folder.go_on(at=5)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, errors
@@ -128,7 +128,7 @@ def test_a_second_interrupt_gives_up_what_runs_at_once(folder: Folder) -> None:
     folder.wait_until(lambda: stages_that_run(database) == 2, process)
     os.killpg(process.pid, signal.SIGINT)
     assert process.stderr is not None
-    assert any("saving what runs; interrupt again" in line for line in process.stderr)
+    assert any("interrupt again to give that up" in line for line in process.stderr)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
