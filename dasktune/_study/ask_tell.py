@@ -18,7 +18,7 @@ from dasktune._study.beginning import engine_of, inputs_in, place_in
 from dasktune._study.from_optuna import tuner_problem
 from dasktune._study.parts import StudyParts
 from dasktune.algos.base import Tuner
-from dasktune.errors import ConfigurationError, shown
+from dasktune.errors import ConfigurationError, FencedError, shown
 from dasktune.graph.plan import Node
 from dasktune.types import Metrics, Sequences, Step, TrialState, Value
 
@@ -117,6 +117,11 @@ class AskTell:
         with self._lock:
             self._loop_of(None).tell(trial, values, state)
 
+    def close(self) -> None:
+        """Release the study for other processes."""
+        if self._loop is not None:
+            self._loop.close()
+
     def _loop_of(self, tuner: Tuner | None) -> OwnLoop:
         if self._loop is None or (tuner is not None and not self._loop.is_for(tuner)):
             if tuner is None:
@@ -143,6 +148,12 @@ class OwnLoop:
 
     def __init__(self, parts: StudyParts, tuner: Tuner) -> None:
         memory = parts.memory
+        self._hold = memory.history.database.hold_of(memory.history.study_id)
+        if not self._hold.take():
+            raise FencedError(
+                f"study {parts.name!r} must be asked by one process at a time, got a second one: "
+                "ask when the first process has ended or has closed the study"
+            )
         memory.catch_up()
         place = place_in(memory, tuner)
         self._engine = engine_of(parts, AloneRule())
@@ -156,6 +167,10 @@ class OwnLoop:
         """Trials that were handed out, and when."""
         self._began = time.monotonic()
         self._take(begin_tuner(self._engine, place, inputs_in(parts, place.tuner), 0.0, 1))
+
+    def close(self) -> None:
+        """Release the study for other processes."""
+        self._hold.release()
 
     def is_for(self, tuner: Tuner) -> bool:
         """Whether it runs a tuner of the same identity."""

@@ -301,6 +301,7 @@ class Study:
 
     def close(self) -> None:
         """Close the database and the loggers."""
+        self._asking.close()
         self.parts.feeds.close()
         self.results.close()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +251,36 @@ def test_tell_accepts_numbers_of_numpy_and_torch(tmp_path: Path, value: Any) -> 
     assert asked is not None
     study.tell(asked, value)
     assert study.best_value in (0.5, 1.0)
+
+
+SECOND = """
+import sys
+import dasktune as dt
+study = dt.create_study(None, storage=sys.argv[1], name="own", metric="loss", load_if_exists=True)
+tuner = dt.algos.Random(dt.Space(lr=dt.Float(0.1, 1.0)), trials=4, max_steps=4, seed=1)
+try:
+    asked = study.ask(tuner)
+except dt.errors.StorageError as error:
+    sys.exit(str(error))
+study.tell(asked, 2.0)
+"""
+
+
+@pytest.mark.process
+def test_ask_by_a_second_process_is_refused(tmp_path: Path) -> None:
+    def ask_elsewhere() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", SECOND, str(tmp_path)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    study = make(tmp_path)
+    tuner = dt.algos.Random(SPACE, trials=4, max_steps=4, seed=1)
+    asked = study.ask(tuner)
+    assert asked is not None
+    second = ask_elsewhere()
+    assert "must be asked by one process at a time" in second.stderr
+    assert make(tmp_path).ask(tuner) is not None, "another study object of this process may"
+    study.close()
+    assert ask_elsewhere().returncode == 0
 
 
 def test_ask_another_tuner_is_refused_while_a_trial_is_untold(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ from dasktune.storage.database.schema import (
     UnreadableStudy,
     VerdictRow,
 )
+from dasktune.storage.database.study_hold import StudyHold
 from dasktune.storage.database.upgrade import prepare
 from dasktune.types import Metrics, Step
 
@@ -259,6 +260,10 @@ class Database:
                 raise FencedError(fenced(self.name_of(batch.events[0].study_id))) from None
             raise
         self.kept.add(work, batch.events, chain.from_iterable(rows for _, rows in values))
+
+    def hold_of(self, study_id: int) -> StudyHold:
+        """Return the hold on a study, which one process at a time can take."""
+        return StudyHold(self._connections, study_id)
 
     def note(self, study_id: int, payload: Any) -> None:
         """Append a note about a study; allowed also while another process runs the study.
