@@ -48,7 +48,7 @@ def origins(
     names
         Names of the studies by number.
     offset
-        What the number of a study is greater by on the page than in the database.
+        Added to the number of a study in the database; the sum is its number on the page.
     """
     stages, stored = rows_on_path(database, plan, record)
     logs = {row.attempt: row.text for row in database.logs_of(row.attempt for row in stages)}

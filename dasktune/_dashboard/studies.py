@@ -31,7 +31,7 @@ class Studies:
     changes
         Makes the changes that the page asks for; None makes the page read-only.
     offset
-        What the number of a study is greater by on the page than in the database.
+        Added to the number of a study in the database; the sum is its number on the page.
 
     Raises
     ------

@@ -102,7 +102,7 @@ class StudyView:
     fresh_seconds
         How long the table of trials and the status are not read again; infinite for a report.
     offset
-        What the number of a study is greater by on the page than in the database.
+        Added to the number of a study in the database; the sum is its number on the page.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ from dasktune.types import Direction, Step
 logger = logging.getLogger(__name__)
 
 MOST_GAPS = 5
-"""Gaps of an event log that a message names."""
+"""The most gaps of an event log that a message lists."""
 
 BEGUN = "begun"
 """Kind of the event that a run begins with; it belongs to no tuner."""
@@ -146,7 +146,7 @@ class History:
                 widen = wanted if now < wanted else None
                 records = self._last_records(number)
                 return TunerPlace(number=number, tuner=narrow, records=records, widen=widen)
-        self.refuse_gap()  # another tuner may have begun there
+        self.refuse_gap()  # the missing events may include the beginning of a tuner
         return TunerPlace(number=len(self.begun), tuner=tuner, records=[])
 
     def records_of(self, place: int, after: int = -1) -> Iterator[LoggedRecord]:
@@ -172,7 +172,7 @@ class History:
         return list(self.records_of(place, after))
 
     def refuse_gap(self, after: int = -1) -> None:
-        """Refuse a log that lacks events above a number: nothing follows from those after a gap.
+        """Refuse a log that lacks events above a number: events after a gap cannot be replayed.
 
         Raises
         ------
@@ -182,8 +182,8 @@ class History:
         if gaps := self._gaps(after):
             raise StorageError(
                 f"study {self.database.name_of(self.study_id)} must have all events of its log: "
-                f"{gaps}. Its results can be read; a study with another name in the same store and "
-                "database goes on from all its stored states"
+                f"{gaps}. Its results can still be read; to go on, create a study with another "
+                "name in the same store and database: it uses all stored states"
             )
 
     def _gaps(self, after: int = -1) -> str:
@@ -196,8 +196,8 @@ class History:
         missing = f"events {listed([*texts, *more])} are missing"
         if gaps == [(gaps[0][0],) * 2]:
             missing = f"event {texts[0]} is missing"
-        known = f"up to event {gaps[0][0] - 1}" if gaps[0][0] else "of no event"
-        return f"{missing}, so decisions are known {known}"
+        known = f"decisions are known up to event {gaps[0][0] - 1}"
+        return f"{missing}, so {known if gaps[0][0] else 'no decisions are known'}"
 
     def trials(self) -> dict[int, TrialRecord]:
         """Return the study's trials as they are written."""

@@ -19,9 +19,10 @@ DEFAULTS: Mapping[signal.Signals, Any] = {
     signal.SIGTERM: signal.SIG_DFL,
     **({signal.SIGHUP: signal.SIG_DFL} if hasattr(signal, "SIGHUP") else {}),
 }
-"""A terminal's ctrl-C, what batch systems send, and the end of a terminal, as of an ssh session.
+"""The signals that stop a study, each with Python's own handler.
 
-Each has what Python does about it. Windows has no end of a terminal.
+Ctrl-C sends SIGINT, batch systems send SIGTERM, and a terminal that closes (an ssh session that
+ends) sends SIGHUP. Windows has no SIGHUP.
 """
 
 _HANG_UP = getattr(signal, "SIGHUP", None)
@@ -30,7 +31,7 @@ SAVING = b"\nsaving what runs, if a stage has begun; interrupt again to give tha
 
 
 def _leave_terminal() -> None:
-    """Lead the output nowhere if its terminal is gone: each write would raise an `OSError`."""
+    """Send the output to `os.devnull` if its terminal is closed: writes would raise errors."""
     for descriptor in (1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):

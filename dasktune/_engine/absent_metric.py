@@ -22,15 +22,17 @@ def absent_text(metric: str, report: Report, known: Iterable[tuple[Step, Metrics
     metric 'val' is absent at step 2 (present at 5, 10): report it in each step, or give the study \
 report_every=5 and its tuner only steps that are multiples of 5
     >>> print(absent_text("val", Report(trial=0, step=2, metrics={"train": 0.5}), known[1:3]))
-    metric 'val' is absent at step 2: unknown metric 'val'; known: train; if it comes in later \
-steps only, report it in each step, or give the tuner only steps at which it comes
+    metric 'val' is absent at step 2: unknown metric 'val'; known: train; if the trainer \
+reports it only in later steps, report it in each step, or give the tuner only steps at which the \
+trainer reports it
     """
     start = f"{absent_start(metric)} at step {report.step:,}"
     present = [step for step, metrics in known if metric in metrics]
     if not present:
         return (
-            f"{start}: {unknown('metric', metric, report.metrics)}; if it comes in later steps "
-            "only, report it in each step, or give the tuner only steps at which it comes"
+            f"{start}: {unknown('metric', metric, report.metrics)}; if the trainer reports it "
+            "only in later steps, report it in each step, or give the tuner only steps at which "
+            "the trainer reports it"
         )
     every, shown = gcd(*present), ", ".join(f"{step:,}" for step in present[:_MOST_SHOWN])
     if len(present) > _MOST_SHOWN:

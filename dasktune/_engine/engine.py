@@ -491,8 +491,9 @@ class Engine:
     def _miss_metric(self, metric: str, report: Report, now: float) -> None:
         """Handle a report that lacks a metric: its trial fails.
 
-        The run ends with the second such trial while no trial has reported the metric: then it is
-        no oddity of one trial. Both are failures in the event log, so the next run gets further.
+        If a second trial lacks the metric and no trial has reported it, the run ends: the trainer
+        probably never reports it. The event log has both failures, so the next run continues with
+        the other trials.
         """
         known = self._dispatcher.metrics_between(
             report.trial, 0, self.trials[report.trial].max_steps + 1
@@ -501,7 +502,10 @@ class Engine:
         trials, start = self.trials.values(), absent_start(metric)
         is_second = any(trial.message.startswith(start) for trial in trials)
         if is_second and all(trial.value is None for trial in trials):
-            self._refusal = f"{message}; no trial has reported it where its tuner asked"
+            self._refusal = (
+                f"{message}; no trial has reported it at a step at which its tuner asked, so the "
+                "run ends"
+            )
         self._todo.extend(self._dispatcher.stop(report.trial, now))
         self._fail(FailTrial(trial=report.trial, step=report.step, message=message), now)
 

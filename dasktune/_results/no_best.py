@@ -25,17 +25,19 @@ def no_best_text(trials: Sequence[Trial], metric: str, direction: Direction) -> 
     if failed:
         lines = (failed[-1].error or "").strip().splitlines()
         share = "all" if len(failed) == len(trials) else f"{len(failed)} of"
+        whose = f"{share} {counted(len(trials), 'trial')} failed, such as"
+        if len(trials) == 1:
+            whose = "the only trial failed,"
         parts.append(
-            f"{share} {counted(len(trials), 'trial')} failed, such as trial {failed[-1].number}: "
-            f"{plain(lines[-1]) if lines else 'no message'}"
+            f"{whose} trial {failed[-1].number}: {plain(lines[-1]) if lines else 'no message'}"
         )
     if finite:
         best = max if direction is Direction.MAXIMIZE else min
         number, step, value = best(finite, key=lambda report: report[2])
         parts.append(
-            f"{counted(len({report[0] for report in reports}), 'trial')} that have not ended "
-            f"reported {counted(len(reports), 'value')}, the best of them {metric} {value:.6g} of "
-            f"trial {number} at step {step:,} (see intermediate_values of the trials)"
+            f"{counted(len({report[0] for report in reports}), 'trial')} without a finite final "
+            f"value reported {counted(len(reports), 'value')}; the best is {metric} {value:.6g}, "
+            f"of trial {number} at step {step:,} (see trial.intermediate_values)"
         )
     elif reports:
         parts.append(f"{counted(len(reports), 'value')} were reported, all NaN or infinite")

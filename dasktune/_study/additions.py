@@ -75,8 +75,8 @@ class StudyAdditions:
         Parameters
         ----------
         params
-            The hyper-parameters by name; or a finished ``optuna.trial.FrozenTrial``, alone: it
-            has all the rest.
+            The hyper-parameters by name; or a finished ``optuna.trial.FrozenTrial``, alone,
+            because it contains its values and steps.
         values, value
             The metric after `steps` steps, or one value for each objective.
         steps
@@ -85,11 +85,17 @@ class StudyAdditions:
         given = [each for each in (values, value) if each is not None]
         if hasattr(params, "distributions"):
             if given or user_attrs is not None or steps != 1:
-                raise ConfigurationError("a trial of Optuna must be given alone: it has the rest")
+                raise ConfigurationError(
+                    "a trial of Optuna must be given alone, because it contains its values, steps "
+                    "and user_attrs"
+                )
             trial = earlier_trial(params, params.user_attrs, self._objective)
         else:
             if len(given) != 1:
-                raise ConfigurationError("exactly one of values and value must be given")
+                got = "both" if given else "none"
+                raise ConfigurationError(
+                    f"exactly one of values and value must be given, got {got}"
+                )
             trial = Earlier.of(params, given[0], steps, user_attrs or {}, self._objective)
         return self._add([trial])[0]
 

@@ -181,8 +181,9 @@ class OwnLoop:
         if self._handed:
             untold = ", ".join(map(str, sorted(self._handed)))
             raise ConfigurationError(
-                "each trial must be told before another tuner is asked, got untold trials: "
-                f"{untold}; study.tell(number, state=TrialState.FAIL) gives one up"
+                "the result of each trial must be told before another tuner is asked, got untold "
+                f"trials: {untold}; study.tell(number, value) tells a result, "
+                "study.tell(number, state=TrialState.FAIL) gives a trial up"
             )
 
     def ask(self) -> Asked | None:

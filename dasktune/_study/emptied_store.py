@@ -12,7 +12,7 @@ from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.redaction import redacted
 
 LOOKED_UP = 8
-"""States, the newest of those that are listed, that are looked up in a store of another name."""
+"""Number of the newest listed states that are looked up in a store of another name."""
 
 
 def whole(url: str) -> str:
@@ -21,7 +21,7 @@ def whole(url: str) -> str:
 
 
 def missing_states(store: CheckpointStore, database: Database, name: str) -> Iterator[str]:
-    """Yield the problem of a store that lacks all states which the database lists there.
+    """Yield the problem of a store that lacks all of the newest states that the database lists.
 
     `name` is empty if there is no store yet. A folder that is not mounted looks like an empty one,
     and a store that was made there meanwhile has another name.
@@ -36,9 +36,9 @@ def missing_states(store: CheckpointStore, database: Database, name: str) -> Ite
         where = f"{database.connections.name} --storage {redacted(place)}"
         yield (
             f"store {redacted(place)} must have the checkpoints that the database lists for "
-            f"{counted(len(studies), 'study')} ({first}), none of the newest is there: is it "
-            "mounted, and its name right? If it was emptied on purpose, type 'dasktune gc "
-            f"{where} --emptied'"
+            f"{counted(len(studies), 'study')} ({first}), but the newest are missing: check "
+            "that the store is mounted and its name is right. If you emptied it on purpose, type "
+            f"'dasktune gc {where} --emptied'"
         )
 
 

@@ -21,7 +21,7 @@ def load_study(
 ) -> StudyResults:
     """Return the results of a study that exists: its trials, figures and predictions.
 
-    Nothing is trained with them, and nothing is written, so the trainer is not needed. To go on
+    They only read, so the trainer can be absent. To go on
     with the study, call `dasktune.create_study` with its trainer and ``load_if_exists=True``.
 
     Parameters

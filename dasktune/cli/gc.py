@@ -238,13 +238,17 @@ def collect(request: Request, now: float | None = None) -> Collected:
 def forget(places: Places) -> str:
     """Forget the listed checkpoints that a store lacks; return in words how many these are."""
     if places.database is None:
-        raise ConfigurationError("--emptied needs the database that lists the checkpoints")
+        raise ConfigurationError(
+            "--emptied needs the database that lists the checkpoints, got only a store; type "
+            "'dasktune gc DATABASE --storage STORE --emptied'"
+        )
     database = Database(places.database, create=False)
     try:
         count = forget_missing_states(CheckpointStore(places.store), database)
     finally:
         database.close()
-    return f"{redacted(places.store)}: {counted(count, 'checkpoint')} forgotten"
+    forgotten = f"{counted(count, 'checkpoint')} missing here"
+    return f"{redacted(places.store)}: the database has forgotten {forgotten}"
 
 
 def _time_of(store: CheckpointStore, request: Request) -> float:

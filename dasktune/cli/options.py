@@ -48,13 +48,16 @@ Given = TypeVar("Given")
 
 
 def possible(given: Given) -> Given:
-    """Return targets that may be names of files; refuse those that no system takes."""
+    """Return the targets; refuse targets that cannot be names of files."""
     for target in map(str, given if isinstance(given, list) else [given]):
         try:
             if "://" not in target:
                 Path(target).is_dir()
         except OSError as error:
-            raise typer.BadParameter(f"{shown(target)}: {error.strerror}") from None
+            raise typer.BadParameter(
+                f"must be a file name that this system accepts, got {shown(target)}: "
+                f"{error.strerror}"
+            ) from None
     return given
 
 

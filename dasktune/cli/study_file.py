@@ -79,7 +79,7 @@ class StudyFile:
 
 
 MOST_NBYTES = 2**24
-"""The largest study file: Python would read a larger one, of data, into memory."""
+"""Bytes of the largest study file. A larger one is probably data, which Python would load whole."""
 
 
 def load(path: Path, settings: Iterable[str] = ()) -> StudyFile:
@@ -102,7 +102,8 @@ def load(path: Path, settings: Iterable[str] = ()) -> StudyFile:
         raise ConfigurationError(f"no such file: {str(path)!r}; it must be a study file")
     if (nbytes := path.stat().st_size) > MOST_NBYTES:
         raise ConfigurationError(
-            f"a study file must have at most {MOST_NBYTES:,} bytes, {str(path)!r} has {nbytes:,}"
+            f"a study file must have at most {MOST_NBYTES:,} bytes, got {nbytes:,} in "
+            f"{str(path)!r}; give the Python file that defines study and tuner"
         )
     config = parse_config(settings)
     path = path.resolve()  # before the file runs, which may change the working folder

@@ -38,10 +38,12 @@ def watch(
     Raises
     ------
     ConfigurationError
-        If the seconds are no time to wait for.
+        If the seconds are negative, NaN or more than a day.
     """
     if not 0 <= seconds <= MOST_SECONDS:
-        raise ConfigurationError(f"--watch must be a number of seconds up to a day, got {seconds}")
+        raise ConfigurationError(
+            f"--watch must be a number of seconds from 0 to 86,400, got {seconds}"
+        )
     console = console or Console(highlight=False)
     first = read()  # what is wrong from the beginning is no reason to wait
     try:

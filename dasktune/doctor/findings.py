@@ -139,7 +139,7 @@ class Diagnosis:
             if finding.mend:
                 yield _wrapped(f"{'':<{len(head)}}-> ", finding.mend)
         problems, warnings = len(self.of(Status.PROBLEM)), len(self.of(Status.WARNING))
-        end = "" if self.workers else "; no worker was there, so none was checked"
+        end = "" if self.workers else "; the cluster had no worker to check"
         yield f"\n{_number_of(problems, 'problem')}, {_number_of(warnings, 'warning')}{end}"
 
     def _whose(self, workers: Sequence[str]) -> str:

@@ -564,10 +564,10 @@ def _refuse_without_position(argument: str, data: Any) -> None:
 
 
 def _refuse_uncleared(model: Any) -> None:
-    """Refuse variables whose gradients Keras adds up: no state contains them.
+    """Refuse variables whose gradients Keras never clears: states contain no gradients.
 
     On torch, Keras clears the gradients of the parameters that it lists by their paths. Of two
-    layers of one name it lists one.
+    layers with the same name, it lists only one.
 
     Raises
     ------

@@ -273,7 +273,7 @@ class SlurmOptions:
             elif name == "shared_directory" and not _is_plain(given):
                 yield (
                     f"{name} must be a folder whose path has letters, digits and ./@:+,=_- alone, "
-                    f"since it stands in scripts; got {str(Path(given).absolute())!r}"
+                    f"because job scripts contain the path; got {str(Path(given).absolute())!r}"
                 )
 
     def _place_problems(self) -> Iterator[str]:

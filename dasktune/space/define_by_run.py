@@ -257,9 +257,10 @@ class DefinedByRun:
             values = suggesting.ended()
             if (line := later_suggestion(end.__traceback__, __file__)) is not None:
                 raise ConfigurationError(
-                    f"{self._line(end.__traceback__)}: all values must be suggested before the run "
-                    "is used otherwise than by run[name], run.device and run.seed, got a "
-                    f"suggestion behind this line, at {line}"
+                    f"{self._line(end.__traceback__)}: this line uses the run, so all values must "
+                    f"be suggested before it, got a suggestion behind this line, at {line}; move "
+                    "that suggestion up (only run[name], run.device and run.seed may stand before "
+                    "a suggestion)"
                 ) from None
             return values
 

@@ -13,7 +13,7 @@ SUGGESTIONS: Final = frozenset({"suggest_float", "suggest_int", "suggest_categor
 
 _JUMPS: Final = frozenset({*dis.hasjrel, *dis.hasjabs})
 _LAST: Final = ("RETURN", "RAISE", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
-"""How the names of instructions begin, behind which a function does not go on with the next one."""
+"""Prefixes of the names of instructions after which the next instruction does not run."""
 
 
 def later_suggestion(trace: TracebackType | None, own_file: str) -> str | None:

@@ -314,9 +314,7 @@ def test_clock_offset_is_within_its_error(ahead: float, ways: list[tuple[float, 
     assert found.error <= min(map(sum, ways)) / 2 + 1e-6
 
 
-@pytest.mark.parametrize(
-    ("workers", "end"), [(0, "; no worker was there, so none was checked"), (2, "")]
-)
+@pytest.mark.parametrize(("workers", "end"), [(0, "; the cluster had no worker to check"), (2, "")])
 def test_diagnosis_without_workers_says_what_was_not_checked(workers: int, end: str) -> None:
     diagnosis = Diagnosis(study="digits", workers=workers, seconds=1.0, findings=[])
     assert str(diagnosis).splitlines()[-1] == f"no problems, no warnings{end}"

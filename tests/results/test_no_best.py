@@ -54,8 +54,8 @@ def test_study_whose_trials_all_fail_says_so_twice(
 @pytest.mark.cluster
 def test_study_after_a_limit_says_what_was_reported(tmp_path: Path, two_threads: Client) -> None:
     text = best_of(Adding, tmp_path, two_threads, max_steps=10**6, limits=dt.Limits(steps=4))
-    assert "that have not ended reported" in text
-    assert "the best of them loss 0.1 of trial 0 at step 1 (see intermediate_values" in text
+    assert "without a finite final value reported" in text
+    assert "the best is loss 0.1, of trial 0 at step 1 (see trial.intermediate_values" in text
 
 
 @pytest.mark.cluster

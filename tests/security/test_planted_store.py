@@ -254,7 +254,7 @@ def test_commit_that_its_user_must_not_read_is_replaced() -> None:
         store = CheckpointStore(f"{place}/store")
         store.save(encode(STATE), key=KEY, attempt=ATTEMPT, step=3)
         locked(Path(place) / "store" / layout.commit_path(KEY))
-        with pytest.raises(CorruptCheckpointError, match="commit must not be read by this user"):
+        with pytest.raises(CorruptCheckpointError, match="commit is not readable by this user"):
             store.load(KEY)
         assert store.save(encode(STATE), key=KEY, attempt="1-78", step=3).attempt == "1-78"
 

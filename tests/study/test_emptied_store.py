@@ -90,13 +90,16 @@ def test_a_store_emptied_on_purpose_is_used(create: Create, gone: Path, tmp_path
     database = tmp_path / "studies.db"
     command = ["gc", str(database), "--storage", str(gone), "--emptied"]
     result = CliRunner().invoke(app, command)
-    assert (result.exit_code, result.output) == (0, f"{gone}: 2 checkpoints forgotten\n")
+    assert (result.exit_code, result.output) == (
+        0,
+        f"{gone}: the database has forgotten 2 checkpoints missing here\n",
+    )
     create()
     create("another")
     save(gone, "f2", database=database)
     create()
     create("third")
-    assert "0 checkpoints forgotten" in CliRunner().invoke(app, command).output
+    assert "forgotten 0 checkpoints missing here" in CliRunner().invoke(app, command).output
 
 
 def test_a_part_of_a_store_may_be_gone(create: Create, tmp_path: Path) -> None:

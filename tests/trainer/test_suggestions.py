@@ -124,10 +124,10 @@ def test_a_look_at_all_values_ends_the_suggestions(use):
         use(run)
         run.suggest_float("b", 0, 1)
 
-    with pytest.raises(ConfigurationError, match="all values must be suggested before") as error:
+    with pytest.raises(ConfigurationError, match="all values must be suggested before it") as error:
         DefinedByRun(function)
     used = function.__code__.co_firstlineno + 4
-    assert str(error.value).endswith(f"at {__file__}:{used + 1}")
+    assert f"at {__file__}:{used + 1}; move that suggestion up" in str(error.value)
 
 
 def ends_in_a_branch(run):

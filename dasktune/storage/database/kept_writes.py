@@ -1,8 +1,8 @@
 """The last writes of a driver, kept in memory to be written again if the database loses them.
 
 A server may lose its last transactions although it has acknowledged them: a crash with
-`synchronous_commit=off`, or an asynchronous replica that takes over. It loses all that came after
-some moment, never less. So the last event in the log tells which writes are left.
+`synchronous_commit=off`, or an asynchronous replica that takes over. It loses all transactions
+after some moment, and keeps all before. So the last event in the log shows which writes are left.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class KeptWrite:
 
 
 class KeptWrites:
-    """The last writes of one driver, from its first event on, of at most so many bytes.
+    """The last writes of one driver, from its first event on, up to `most` bytes.
 
-    Each may be written twice: its rows replace those with the same key. A database that keeps what
-    it has acknowledged needs none: `most` is 0 then.
+    Writing twice is harmless: rows replace rows with the same key. `most` is 0 for a database that
+    keeps everything that it has acknowledged.
     """
 
     def __init__(self, name: str, most: int) -> None:
@@ -60,7 +60,7 @@ class KeptWrites:
         events: Sequence[EventRow] = (),
         rows: Iterable[Sequence[object]] = (),
     ) -> None:
-        """Keep a write with its rows; events of another driver or study end what was kept."""
+        """Keep a write with its rows; forget earlier ones if its events do not follow theirs."""
         if not self._most or not (events or self._writes):
             return
         if events:
@@ -86,8 +86,8 @@ class KeptWrites:
     def restore(self, connection: sa.Connection, *, is_new: bool) -> None:
         """Write again what the database has lost, in the transaction of a connection.
 
-        On a new connection, the writes after the last event are written again in any case: nothing
-        tells whether they are there.
+        On a new connection, the writes after the last event are always written again: the log
+        cannot show whether the database has them.
 
         Raises
         ------
@@ -99,7 +99,8 @@ class KeptWrites:
         if not self._writes:
             return
         last = last_event(connection, self._study_id)
-        # More events than ours: an unanswered commit, or another driver. The next event tells.
+        # The log has later events: our commit without an answer, or another driver's events. The
+        # next event that this driver writes shows which.
         if last >= self._next or (last == self._next - 1 and not is_new):
             return
         if last < self._next - 1:
@@ -114,7 +115,7 @@ class KeptWrites:
         if study is None:
             raise StorageError(
                 f"database {self._name} no longer has the study of this run: it was deleted, or "
-                "the server has lost it"
+                "the server has lost it; run this again to create the study anew"
             )
         lost = f"{counted(self._next - 1 - last, 'event')} of study {study!r}"
         if last < self._first - 1:
@@ -158,6 +159,6 @@ def last_event(connection: sa.Connection, study_id: int) -> int:
 def fenced(study: str) -> str:
     """Return the message for a driver that another driver has replaced."""
     return (
-        f"study {study}: another process is running this study; what that one decided stands. "
-        "Run this again when it has ended: it goes on from there"
+        f"study {study}: another process is running this study; the decisions of that process are "
+        "kept. Run this again when that process has ended: the study goes on from its last event"
     )
