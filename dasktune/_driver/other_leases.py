@@ -62,8 +62,9 @@ class OtherLeases:
 
     A driver lists an ended lease for a short time only. This driver may have listed the store
     before the last states of that lease were saved. So it remembers the lease: it would not learn
-    of these states in another way. Leases of other drivers of the same study are left out: they are
-    of earlier runs.
+    of these states, nor of steps without states, in another way. For the same reason it remembers,
+    once, the leases of a driver that ended long ago, as long as there is a file. Leases of other
+    drivers of the same study are left out: they are of earlier runs.
     """
 
     def __init__(self, holder: str, study: str) -> None:
@@ -72,6 +73,7 @@ class OtherLeases:
         self._live: dict[str, HeldLeases] = {}
         self._unmet: dict[str, float] = {}
         self._ended: dict[LeaseMark, Lease] = {}
+        self._expired: dict[str, HeldLeases] = {}
 
     @property
     def live(self) -> Collection[HeldLeases]:
@@ -82,13 +84,15 @@ class OtherLeases:
         """Store what was read of all drivers."""
         others = {each.holder: each for each in drivers if each.study != self._study}
         live = {name: each for name, each in others.items() if each.is_live(now)}
-        ended = {name: each for name, each in others.items() if each.has_ended_lately(now)}
-        for name, driver in {**self._live, **ended}.items():
-            if name not in live:
+        expired = {name: each for name, each in others.items() if each.has_expired(now)}
+        gone = {name: each for name, each in self._live.items() if name not in live} | expired
+        for driver in sorted(gone.values(), key=lambda each: each.expires):
+            # Its leases are many, and its file may be there for a day.
+            if self._expired.get(driver.holder) != driver:
                 self._remember(lease.ended() for lease in driver.leases)
         for driver in live.values():
             self._remember(lease for lease in driver.leases if lease.is_done)
-        self._live = live
+        self._live, self._expired = live, expired
         unmet = (name for name, each in live.items() if self._holder not in each.sees)
         self._unmet = {name: self._unmet.get(name, now) for name in unmet}
 

@@ -156,9 +156,9 @@ class HeldLeases:
         """Return whether the driver has renewed its leases lately."""
         return now < self.expires <= now + LEASE_LIMIT_SECONDS
 
-    def has_ended_lately(self, now: float) -> bool:
-        """Return whether the driver has ceased to renew its leases, a short time ago."""
-        return self.expires <= now < self.expires + LEASE_LIMIT_SECONDS
+    def has_expired(self, now: float) -> bool:
+        """Return whether the driver has ceased to renew its leases."""
+        return self.expires <= now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

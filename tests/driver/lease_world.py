@@ -287,10 +287,11 @@ class Driver:
         self.sharing = SharedStages(self.view, self._leasing, cast(Recorder, self))
         self.workers = {f"{name}-{at}": Worker(world) for at in range(pattern.workers)}
         self.branches = pattern.branches
-        self.is_ending, self._is_closed, self.is_gone = False, False, False
-        self._begin()
+        self.has_begun = self.is_ending = self._is_closed = self.is_gone = False
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Ask for all trials, once the workers are there."""
+        self.has_begun = True
         for number, branch in enumerate(self.branches):
             self._follow(self.dispatcher.register(number, branch.sequences, branch.until))
         for number, branch in enumerate(self.branches):
@@ -425,15 +426,21 @@ class World:
     story: list[object] = field(default_factory=list)
     now: float = 1000.0
 
+    def open(self, number: int) -> Driver:
+        """Return the driver of a pattern, which has listed the store and has no workers yet."""
+        driver = self.drivers[number] = Driver(self, f"d{number}", self.patterns[number])
+        return driver
+
     def run(self) -> None:
-        """Run until all drivers have ended."""
+        """Run until all drivers that have begun have ended."""
         rng = random.Random(self.seed)
         for action in range(MOST_ACTIONS):
             self.now += SECONDS
             for number, pattern in enumerate(self.patterns):
                 if number not in self.drivers and action >= pattern.arrives_after:
-                    self.drivers[number] = Driver(self, f"d{number}", pattern)
-            there = [driver for driver in self.drivers.values() if not driver.is_gone]
+                    self.open(number).begin()
+            begun = [driver for driver in self.drivers.values() if driver.has_begun]
+            there = [driver for driver in begun if not driver.is_gone]
             if not there and len(self.drivers) == len(self.patterns):
                 return
             if there:

@@ -5,9 +5,11 @@ Drivers arrive and end at any moment, and requests to the store come in any orde
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dasktune._engine.timeouts import LEASE_LIMIT_SECONDS
 from tests.driver.lease_world import Branch, Pattern, World
 from tests.effort import examples
 
@@ -55,6 +57,21 @@ def test_states_saved_at_the_end_of_a_lease_are_found() -> None:
         world = World([first, second], seed)
         check(world)
         assert world.reported_repeats <= 2, "the steps between two saved states, at most"
+
+
+@pytest.mark.parametrize(("leaves_at", "repeated"), [(20, 0), (8, 8)])
+def test_steps_of_a_driver_that_left_long_ago_are_counted(leaves_at: int, repeated: int) -> None:
+    """The second driver lists the store, waits for workers, and never sees the first one live."""
+    first = Pattern(branches=(Branch(leaves_at=leaves_at, gamma=0.1, until=20),))
+    second = Pattern(branches=(Branch(leaves_at=22, gamma=0.1, until=24),))
+    for seed in range(10):
+        world = World([first, second], seed)
+        late = world.open(1)
+        world.run()
+        world.now += 2 * LEASE_LIMIT_SECONDS
+        late.begin()
+        check(world)
+        assert late.view.steps_repeated == repeated
 
 
 @given(patterns=st.lists(patterns, min_size=2, max_size=2), seed=st.integers(0, 10**6))

@@ -501,6 +501,29 @@ def test_ended_leases_outlive_the_file_of_their_driver(driver: Driver, is_remove
         assert (other.is_done, other.step) == (True, 80)
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_steps_of_a_driver_long_dead_are_found_once(driver: Driver, is_lost: bool) -> None:
+    """Its attempt trained 8 steps and saved 4: another driver must count the rest as repeated."""
+    dead = Driver(driver.folder, "other", "h2")
+    assert dead.other("theirs") is None
+    dead.leasing.saved("theirs", 4)
+    dead.leasing.reached("theirs", 8)
+    if is_lost:
+        dead.leasing.release("theirs", 8)
+    dead.now += RENEW_SECONDS
+    dead.round()
+    driver.now = dead.now + LEASE_SECONDS + 2 * LEASE_LIMIT_SECONDS
+    other = driver.other("mine")
+    assert other is not None
+    assert (other.is_done, other.step, other.saved) == (True, 8, (4,))
+    assert driver.leasing.is_over(other)
+    assert driver.other("mine", heeded={other.mark}) is None
+    driver.now += STALE_SECONDS
+    driver.round()
+    assert driver.leases.holders() == ["h1"]
+    assert driver.other("again", driver.lease("c1" * 16, 2, 10)) == other
+
+
 def test_files_of_drivers_that_ended_long_ago_go(driver: Driver) -> None:
     for study, holder in (("study", "h2"), ("other", "h3")):
         driver.meet(holder=holder, study=study, expires=driver.now)

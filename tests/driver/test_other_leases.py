@@ -144,10 +144,36 @@ def test_lease_of_a_driver_that_is_gone_has_ended() -> None:
     assert known.in_the_way(inside, (), NOW) == later.ended()
 
 
-def test_driver_that_ended_long_ago_is_in_nobodys_way() -> None:
-    known, there = OtherLeases("me", "mine"), lease_of(Constant(0.5), 0, 8, step=5)
-    known.read([driver_of([there], expires=NOW - LEASE_LIMIT_SECONDS)], NOW)
-    assert known.in_the_way(lease_of(Constant(0.5), 2, 4, key="c9"), (), NOW) is None
+@pytest.mark.parametrize("is_done", [False, True])
+def test_leases_of_a_driver_that_ended_long_ago_have_ended(is_done: bool) -> None:
+    there = replace(lease_of(Constant(0.5), 0, 8, step=5), is_done=is_done)
+    known, inside = OtherLeases("me", "mine"), lease_of(Constant(0.5), 2, 4, key="c9")
+    known.read([driver_of([there], expires=NOW - 2 * LEASE_LIMIT_SECONDS)], NOW)
+    assert known.in_the_way(inside, (), NOW) == there.ended()
+    assert not known.live
+    known.read([], NOW)
+    assert known.in_the_way(inside, (), NOW) == there.ended(), "its file was removed"
+
+
+def test_leases_of_a_driver_that_expired_are_remembered_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(other_leases, "MOST_REMEMBERED", 1)
+    drivers = [
+        driver_of([lease_of(Constant(0.5), 0, 8, step=5)], f"h{age}", NOW - age) for age in (1, 2)
+    ]
+    known, inside = OtherLeases("me", "mine"), lease_of(Constant(0.5), 2, 4, key="c9")
+    for _ in range(2):
+        known.read(drivers, NOW)
+        latest = known.in_the_way(inside, (), NOW)
+        assert latest is not None
+        assert latest.holder == "h1", "the driver that ended last"
+    later = driver_of([lease_of(Constant(0.5), 0, 8, step=5)], "h3")
+    known.read([later, *drivers], NOW)
+    known.read([*drivers, later], NOW + 60)
+    latest = known.in_the_way(inside, (), NOW + 60)
+    assert latest is not None
+    assert latest.holder == "h3"
 
 
 def test_drivers_of_the_same_study_are_taken_over() -> None:

@@ -66,16 +66,11 @@ def test_driver_lives_up_to_its_end(expires: float, is_live: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expires", "lately"),
-    [
-        (NOW + 0.5, False),
-        (NOW, True),
-        (NOW - LEASE_LIMIT_SECONDS + 1, True),
-        (NOW - LEASE_LIMIT_SECONDS, False),
-    ],
+    ("expires", "has_expired"),
+    [(NOW + 2 * LEASE_LIMIT_SECONDS, False), (NOW + 0.5, False), (NOW, True), (0.0, True)],
 )
-def test_driver_has_ended_lately_for_a_while(expires: float, lately: bool) -> None:
-    assert driver(expires=expires).has_ended_lately(NOW) is lately
+def test_driver_has_expired_from_its_end_on(expires: float, has_expired: bool) -> None:
+    assert driver(expires=expires).has_expired(NOW) is has_expired
 
 
 def test_lease_misses_trained_steps_that_it_does_not_save() -> None:
