@@ -40,7 +40,6 @@ from dasktune._driver.lease_messages import (
 )
 from dasktune._driver.other_leases import Heeded, OtherLeases
 from dasktune._engine.timeouts import (
-    LEASE_LIMIT_SECONDS,
     LEASE_MEET_SECONDS,
     LEASE_POLL_SECONDS,
     LEASE_STORE_SECONDS,
@@ -162,7 +161,7 @@ class Leasing:
         self._held: dict[str, Lease] = {}
         self._asked: dict[str, tuple[Lease, Heeded, float]] = {}
         """The open lease requests by attempt, each with its time."""
-        self._ended: deque[tuple[float, Lease]] = deque(maxlen=MOST_LISTED)
+        self._ended: deque[Lease] = deque(maxlen=MOST_LISTED)
         self._watched: dict[str, Lease] = {}
         self._questions: list[tuple[str, Mapping[Step, str]]] = []
         self._requests: deque[SaveRequest] = deque(maxlen=MOST_LISTED)
@@ -264,7 +263,7 @@ class Leasing:
             if lease is None or any(each.key == lease.key for each in self._held.values()):
                 return
             if lease.step > lease.start:
-                self._ended.append((self._clock(), lease.ended()))
+                self._ended.append(lease.ended())
 
     def watch(self, attempt: str, other: Lease) -> None:
         """Watch the lease of another driver; every change is a message."""
@@ -293,7 +292,7 @@ class Leasing:
     def close(self) -> None:
         """Release all leases.
 
-        The file stays if leases have ended lately: another driver may have looked into the store
+        The file stays if it lists ended leases: another driver may have looked into the store
         before their last states were there.
         """
         if not self._has_begun:
@@ -352,14 +351,12 @@ class Leasing:
 
     def _file(self, expires: float) -> HeldLeases:
         with self._lock:
-            oldest = self._clock() - LEASE_LIMIT_SECONDS
-            ended = [lease for at, lease in self._ended if at > oldest]
             asked = [replace(lease, is_asked=True) for lease, *_ in self._asked.values()]
             return HeldLeases(
                 holder=self.holder,
                 study=self.study,
                 expires=expires,
-                leases=(*ended, *asked, *self._held.values()),
+                leases=(*self._ended, *asked, *self._held.values()),
                 sees=tuple(each.holder for each in self._others.live),
                 requests=self._requests_written,
             )

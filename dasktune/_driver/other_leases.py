@@ -60,8 +60,8 @@ def _meet(lease: Lease, other: Lease) -> bool:
 class OtherLeases:
     """The leases of the other drivers of a store, as they were read last.
 
-    A driver lists an ended lease for a short time only. This driver may have listed the store
-    before the last states of that lease were saved. So it remembers the lease: it would not learn
+    A driver lists its latest ended leases only. This driver may have listed the store
+    before the last states of such a lease were saved. So it remembers the lease: it would not learn
     of these states, nor of steps without states, in another way. For the same reason it remembers,
     once, the leases of a driver that ended long ago, as long as there is a file. Leases of other
     drivers of the same study are left out: they are of earlier runs.

@@ -232,10 +232,7 @@ LEASE_MEET_SECONDS = 6.0
 """Longest wait of a new driver until the others see it: a little more than their longest poll."""
 
 LEASE_LIMIT_SECONDS = 600.0
-"""A lease with a later end is invalid: ten times the life of any lease, for clocks that differ.
-
-A driver lists a lease for as long after it has ended.
-"""
+"""A lease with a later end is invalid: ten times the life of any lease, for clocks that differ."""
 
 STALE_SECONDS = 86_400.0
 """Age at which the files of drivers that have ended are removed."""

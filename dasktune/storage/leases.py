@@ -1,7 +1,7 @@
 """Leases between drivers that share a store: which driver trains which steps.
 
 Each driver has one file with its leases (`HeldLeases`), and renews it as a whole: the ranges of
-steps that its workers train, those that it asks for, and those that ended lately. A lease is
+steps that its workers train, those that it asks for, and the latest that ended. A lease is
 advice, not a lock: two drivers that cannot see each other, or whose clocks disagree, train the same
 steps twice, and the first commit stands. So nothing here must be durable.
 

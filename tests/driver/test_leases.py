@@ -477,14 +477,16 @@ def test_driver_that_has_trained_nothing_leaves_no_file(driver: Driver) -> None:
     assert list(driver.files.entries(layout.SAVE_REQUESTS)) == []
 
 
-def test_ended_leases_are_listed_for_a_while(driver: Driver) -> None:
-    driver.meet()
-    assert driver.other("a") is None
-    driver.leasing.release("a", 10)
-    for seconds, count in ((LEASE_LIMIT_SECONDS - 1, 1), (1, 0)):
-        driver.now += seconds
+def test_latest_ended_leases_are_listed_while_their_driver_lives(driver: Driver) -> None:
+    for start in range(MOST_LISTED + 2):
+        assert driver.other("a", driver.lease(f"{start:032x}", start, start + 1)) is None
+        driver.leasing.release("a", start + 1)
+    for _ in range(2):
+        driver.now += 2 * LEASE_LIMIT_SECONDS
         driver.meet()
-        assert len(driver.file().leases) == count
+        listed = driver.file().leases
+        assert [lease.start for lease in listed] == [*range(2, MOST_LISTED + 2)]
+        assert all(lease.is_done for lease in listed)
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
