@@ -149,6 +149,63 @@ def test_state_without_its_metrics_is_not_recorded() -> None:
     assert known(Driver(driver.study)) == ({2, 4}, {1, 2, 3, 4}), "the next driver reads them"
 
 
+def hear_some_metrics(driver: Driver, worker: Worker) -> None:
+    for message in worker.outbox:
+        if isinstance(message, StageProgress):
+            heard = tuple(report for report in message.reports if report[0] in (1, 4))
+            message = replace(message, reports=heard)
+        driver.hear(message)
+
+
+def lose_worker(driver: Driver, worker: Worker) -> None:
+    """Lose the worker, and the metrics, while the first look-up is under way."""
+    for message in worker.outbox:
+        if not isinstance(message, StageProgress):
+            driver.attempts.receive(message, driver.study.now)
+    driver.lose(worker.name)
+    driver.join([worker.name])
+
+
+def go_on(driver: Driver, worker: Worker) -> None:
+    """Go on to the end of the run: the last state is evaluated again, if that is needed."""
+    worker.outbox.clear()
+    worker.receipts.clear()
+    driver.carry_out()
+    while worker.inbox:
+        worker.take(0, lambda order: driver.world.ways.of(order.node))
+    while worker.jobs:
+        worker.work()
+    for message in worker.outbox:
+        driver.hear(message)
+    assert driver.is_done
+
+
+@pytest.mark.parametrize("hear", [hear_without_metrics, hear_some_metrics, lose_worker])
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("name", ["study", "other"])
+def test_metrics_between_two_reports_are_found_next(
+    hear: Callable[[Driver, Worker], None], ends: bool, name: str
+) -> None:
+    """The store refuses all look-ups while the first driver lives."""
+    driver, worker = trained(save_every=None)
+    lose_store(driver)
+    hear(driver, worker)
+    if ends:
+        go_on(driver, worker)
+    states, metrics = rows(driver)
+    assert states == set()
+    assert metrics < {1, 2, 3, 4}
+    study = driver.study
+    if name == "other":
+        study = Study(study.world, name, study.make, study.options, snapshot_every=1000)
+        study.workers.update(driver.study.workers)
+    following = Driver(study)
+    following.begin()
+    following.tick()
+    assert known(following) == ({4}, {1, 2, 3, 4})
+    assert rows(following) == ({4}, {1, 2, 3, 4})
+
+
 def test_state_without_its_metrics_is_looked_up_again() -> None:
     driver, worker = trained()
     lose_store(driver)
