@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dasktune.errors import ConfigurationError, StorageError
 
-MOST_SECONDS = 86_400
+DAY = 86_400
 """The longest wait before something is shown again."""
 
 
@@ -40,7 +40,7 @@ def watch(
     ConfigurationError
         If the seconds are negative, NaN or more than a day.
     """
-    if not 0 <= seconds <= MOST_SECONDS:
+    if not 0 <= seconds <= DAY:
         raise ConfigurationError(
             f"--watch must be a number of seconds from 0 to 86,400, got {seconds}"
         )
