@@ -613,6 +613,34 @@ def test_the_next_path_is_chosen_before_the_worker_runs_dry() -> None:
     assert table.dispatcher.next_tick(28.0) is None
 
 
+def test_second_start_of_an_attempt_changes_nothing() -> None:
+    table = Table(lookahead_seconds=1.5)
+    for trial, value in enumerate((1.0, 2.0)):
+        table.trial(Constant(value), 9)
+        table.extend(trial, 9)
+    table.join("w0")
+    table.tell(Started(attempt="0-a"), 10.0)
+    table.tell(TrainingEnded(attempt="0-a", step=9, status="trained", seconds=9.0), 19.0)
+    table.trial(Constant(3.0), 9)
+    table.extend(2, 9)
+    table.tell(Started(attempt="1-a"), 20.0)
+    assert table.tell(Started(attempt="1-a"), 25.0) == []
+    assert table.tell(Started(attempt="of another run"), 25.0) == []
+    assert table.dispatcher.next_tick(25.0) == 27.5, "by the first start"
+
+
+def test_later_request_of_less_priority_keeps_a_stage_first() -> None:
+    table = Table()
+    for value in (1.0, 1.0, 2.0):
+        table.trial(Constant(value), 4)
+    table.extend(0, 4, priority=5.0)
+    table.extend(1, 4, priority=1.0)
+    table.extend(2, 4, priority=3.0)
+    table.join("w0")
+    delivered = {each[1] for each in table.saved(0, 4) if each[0] == "deliver"}
+    assert delivered == {0, 1}
+
+
 @pytest.mark.parametrize("position", [7, 9], ids=["late", "ahead of the clock"])
 def test_stage_that_fits_no_slot_makes_no_tick_due(position: Step) -> None:
     table = Table(lookahead_seconds=1.5)
