@@ -106,17 +106,17 @@ def _scalar(value: Any) -> bool | int | float | None:
     # Dates and time spans of NumPy are ints whose unit would be lost.
     if getattr(getattr(value, "dtype", None), "kind", "") in ("M", "m"):
         return None
-    if len(getattr(value, "shape", ())) > 0 or getattr(value, "mask", False):
-        return None
     try:
+        if len(getattr(value, "shape", ())) > 0 or getattr(value, "mask", False):
+            return None
         item = value.item() if hasattr(value, "item") else value
         if isinstance(item, bool | Integral):
             return item if isinstance(item, bool) else operator.index(item)
-        if isinstance(item, str):
+        if isinstance(item, str | bytes):
             return None
         number = float(item)
-    except (ArithmeticError, RuntimeError, TypeError, ValueError):
-        return None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return None  # but an error of a GPU must stay one: it spoils the process
     # A decimal or a long double beyond the floats becomes infinite.
     return None if math.isinf(number) and item != number else number
 

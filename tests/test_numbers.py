@@ -228,3 +228,42 @@ def test_numbers_of_unusual_kinds() -> None:
     assert measured(Decimal("1e400")) is measured(np.longdouble("1e400")) is None
     assert (whole_of(-3, least=None), whole_of(2**63, most=None)) == (-3, 2**63)
     assert not any(given in dt.Float(0.0, 5.0) for given in [*NO_NUMBERS, True, math.nan])
+
+
+class OnSpoiledGPU:
+    """Stands for a tensor whose GPU has failed: the error comes where the value is read."""
+
+    shape = ()
+
+    def __float__(self) -> float:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    item = __float__
+
+
+def test_error_of_a_gpu_is_not_hidden_by_its_metric() -> None:
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        measured(OnSpoiledGPU())
+
+
+class Odd:
+    """An object with attributes that are not what their names say."""
+
+    def __init__(self, **attributes: object) -> None:
+        self.__dict__.update(attributes)
+
+    def __float__(self) -> float:
+        raise KeyError("no number")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(np.bytes_(b"12"), np.array(b"3"), np.void(b"12"), b"12"),
+        *(Odd(), Odd(shape=None), Odd(shape=3), Odd(mask=np.array([True, False]))),
+    ],
+    ids=range(8),
+)
+def test_bytes_and_odd_objects_are_no_numbers(value: object) -> None:
+    assert number_of(value) is None
+    assert measured(value) is None

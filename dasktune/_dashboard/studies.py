@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from dasktune._dashboard.changes import StudyChanges
@@ -96,9 +97,14 @@ class Studies:
             pool.submit(load_importance)
 
     def views(self) -> list[StudyView]:
-        """Return the views of all shown studies."""
+        """Return the views of all shown studies that can be read."""
         rows, _ = self.database.readable_studies()
-        return [self.view(row.id + self.offset) for row in rows if self.only in (None, row.name)]
+        views = []
+        for row in rows:
+            with suppress(CorruptRecordError):
+                if self.only in (None, row.name):
+                    views.append(self.view(row.id + self.offset))
+        return views
 
     def view(self, study_id: int) -> StudyView:
         """Return the view of a study.

@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar, cast
 
@@ -23,7 +24,7 @@ from dasktune._results.rows import objective_of, registered
 from dasktune._results.state_words import state_word
 from dasktune._results.trial_paths import MOST_STEPS, last_step
 from dasktune._study.from_elsewhere import pending_changes
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, CorruptRecordError
 from dasktune.mirror import optuna_study
 from dasktune.report.sequence_plot import plot_sequence, runs_of
 from dasktune.report.status import status_of
@@ -262,9 +263,13 @@ class StudyView:
         root = nodes[0].parent.key_at(0)
         # The key before any step is a hash of fingerprint and seed, and of more where nothing is
         # merged: studies that differ in these have no state in common.
-        alike = [view for view in others if _fingerprint(view.row) == _fingerprint(self.row)]
-        compared = {"compared": [view.row.name for view in alike], "studies": len(others)}
-        return {"users": users(record, root, [view.planned() for view in alike]), **compared}
+        plans = []
+        for view in others:
+            with suppress(CorruptRecordError, KeyError):  # a damaged study; the listing names it
+                if _fingerprint(view.row) == _fingerprint(self.row):
+                    plans.append(view.planned())
+        compared = {"compared": [plan.name for plan in plans], "studies": len(others)}
+        return {"users": users(record, root, plans), **compared}
 
     def prediction(self, number: int) -> dict[str, object]:
         """Return the predicted future of a trial, by its own curve and those of a sample.

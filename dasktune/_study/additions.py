@@ -83,6 +83,11 @@ class StudyAdditions:
             Number of steps that it was trained.
         """
         given = [each for each in (values, value) if each is not None]
+        if hasattr(params, "distributions") and not hasattr(params, "state"):
+            raise ConfigurationError(
+                "a trial of Optuna must be a finished FrozenTrial, as in study.trials, got a "
+                f"{type(params).__name__}"
+            )
         if hasattr(params, "distributions"):
             if given or user_attrs is not None or steps != 1:
                 raise ConfigurationError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from dasktune._words import counted
+from dasktune.errors import ConfigurationError, unknown
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
 from dasktune.storage.database.schema import StudyRow
@@ -17,7 +19,7 @@ LOOKED_UP = 8
 
 def whole(url: str) -> str:
     """Return the URL or the absolute path of a store."""
-    return url if "://" in url else str(Path(url).expanduser().absolute())
+    return url if "://" in url else os.path.abspath(Path(url).expanduser())
 
 
 def missing_states(store: CheckpointStore, database: Database, name: str) -> Iterator[str]:
@@ -38,7 +40,8 @@ def missing_states(store: CheckpointStore, database: Database, name: str) -> Ite
             f"store {redacted(place)} must have the checkpoints that the database lists for "
             f"{counted(len(studies), 'study')} ({first}), but the newest are missing: check "
             "that the store is mounted and its name is right. If you emptied it on purpose, type "
-            f"'dasktune gc {where} --emptied'"
+            f"'dasktune gc {where} --emptied': it forgets states of other machines at this place, "
+            "too"
         )
 
 
@@ -46,8 +49,16 @@ def forget_missing_states(store: CheckpointStore, database: Database) -> int:
     """Forget the listed checkpoints that a store lacks; return their number.
 
     The store is made if it is missing.
+
+    Raises
+    ------
+    ConfigurationError
+        If the database has no study with a store at this place.
     """
     studies = _studies_at(database, whole(store.url))
+    if not studies:
+        places = sorted({redacted(str(row.spec.get("storage"))) for row in database.studies()})
+        raise ConfigurationError(unknown("store of the database", redacted(store.url), places))
     listed = database.listed_checkpoints([row.id for row in studies])
     store.check()
     missing = {*listed} - store.commits(listed).keys()

@@ -214,7 +214,8 @@ class FirstCheck:
         names = {frozenset(each.sequences) for each in trials}
         outcome = self._outcome_of(first, free, are_alike=len(names) == 1)
         if isinstance(outcome, OwnCodeFailed) and others:
-            return self._outcome_of(others[0], free, are_alike=len(names) == 1)
+            unlike = min(others, key=lambda each: _equal_sequences(each, first))
+            return self._outcome_of(unlike, free, are_alike=len(names) == 1)
         return outcome
 
     def _outcome_of(self, trial: CheckedTrial, free: Step, *, are_alike: bool) -> Outcome:
@@ -246,6 +247,11 @@ class FirstCheck:
         return NotChecked(reason="; ".join(report.unchecked)) if report.is_empty else report
 
 
+def _equal_sequences(trial: CheckedTrial, other: CheckedTrial) -> int:
+    """Return the number of hyper-parameters that two trials have in common, values included."""
+    return len([*filter(other.sequences.items().__contains__, trial.sequences.items())])
+
+
 def own_error(error: TrainerError) -> str:
     """Return the error of a trainer's own code with its line; empty if the machine may cause it.
 
@@ -256,7 +262,8 @@ def own_error(error: TrainerError) -> str:
     line = user_line(error.traceback)
     if last.startswith("dasktune.errors."):
         return last.partition(": ")[2]
-    is_bug = isinstance(kind, type) and issubclass(kind, _BUGS) and line
+    # A line of a frozen module, such as `os.environ`, is about this machine.
+    is_bug = isinstance(kind, type) and issubclass(kind, _BUGS) and line and "<" not in line
     return f"{last} ({line})" if is_bug and not any(text in last for text in _OF_GPUS) else ""
 
 

@@ -9,7 +9,7 @@ from dasktune._study.config import default_database
 from dasktune._study.folder import from_folder, study_folder
 from dasktune._study.from_optuna import OF_LOADING, explained
 from dasktune._study.memory import StudyMemory
-from dasktune.errors import ConfigurationError, unknown
+from dasktune.errors import ConfigurationError, shown, unknown
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
@@ -21,8 +21,8 @@ def load_study(
 ) -> StudyResults:
     """Return the results of a study that exists: its trials, figures and predictions.
 
-    They only read, so the trainer can be absent. To go on
-    with the study, call `dasktune.create_study` with its trainer and ``load_if_exists=True``.
+    They only read, so the trainer can be absent. To go on with the study, call
+    `dasktune.create_study` with its trainer and ``load_if_exists=True``.
 
     Parameters
     ----------
@@ -49,9 +49,15 @@ def load_study(
     >>> dt.load_study("digits", storage=folder).best_params
     {'lr': 0.1}
     """
+    if not isinstance(storage, str | os.PathLike):
+        raise ConfigurationError(f"storage must be a path or a URL, got {shown(storage)}")
     place = from_folder(study_folder(), str(storage))
-    given = None if database is None else from_folder(study_folder(), str(database))
-    opened = Database(default_database(place) if given is None else given, create=False)
+    url = default_database(place)
+    if database is not None:
+        url = from_folder(study_folder(), str(database))
+    if url is None:
+        raise ConfigurationError(f"database must be given for a store such as {place}, got None")
+    opened = Database(url, create=False)
     try:
         row = opened.study(name)
         if row is None:

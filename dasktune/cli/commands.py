@@ -48,6 +48,7 @@ from dasktune.errors import (
     InternalError,
     TrainerError,
     UnknownValueError,
+    refuse,
 )
 
 
@@ -301,6 +302,8 @@ def gc(
 
     places = stores.places(target)
     if emptied:
+        given = {"--budget": budget, "--keep": keep, "--dry-run": dry_run, "--json": as_json}
+        refuse(f"{name} must not be given with --emptied" for name, on in given.items() if on)
         typer.echo(forget(places))
         return
     request = request_of(places, budget=budget, keep=keep, grace=grace, removes=not dry_run)

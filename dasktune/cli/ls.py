@@ -222,9 +222,11 @@ def read(places: Places, view: View) -> Listing:
     finally:
         if database is not None:
             database.close()
-    if inventory.unreadable and (len(inventory.trials) == 0 or places.study is not None):
-        raise CorruptRecordError("\n".join(map(str, inventory.unreadable)))
     known = [shelf.name for shelf in inventory.shelves()]
+    is_only = len(inventory.trials) == 0
+    problems = [each for each in inventory.unreadable if is_only or each.study == places.study]
+    if problems:
+        raise CorruptRecordError("\n".join(map(str, problems)))
     if places.study is not None and places.study not in known:
         raise ConfigurationError(unknown("study", places.study, known))
     return Listing(places=places, inventory=inventory, view=view, now=now)

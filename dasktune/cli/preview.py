@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dasktune._study.config import StudyConfig
 from dasktune._study.create import config_of
@@ -22,9 +21,6 @@ from dasktune.simulate.pool import offer_problems, offers_of
 from dasktune.space import Configuration
 from dasktune.trainer.base import change_problems_of
 from dasktune.types import Step
-
-if TYPE_CHECKING:
-    pass
 
 FIELDS = (
     *("trials", "steps_requested", "steps_unique", "merge_rate", "critical_path"),

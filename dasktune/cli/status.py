@@ -208,6 +208,7 @@ def stores_below(target: str) -> list[Path]:
     for above, folders, names in os.walk(path, followlinks=True):
         if MARKER in names:
             stores.append(Path(above))
+            folders.clear()
         if len(Path(above).relative_to(path).parts) == MOST_LEVELS:
             folders.clear()
     return sorted(stores)

@@ -405,7 +405,14 @@ class DasktuneSearchCV(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     # ---------------------------------------------------------------------- after the study
 
     def _take(self, trials: list[Trial], trainer: type[FoldsTrainer], seed: int) -> None:
-        """Make the table of the trials, and choose the best: of equal scores the first."""
+        """Make the table of the trials, and choose the best: of equal scores the first.
+
+        A store may have a configuration from an earlier search, too: it stands there once.
+        """
+        first: dict[str, Trial] = {}
+        for trial in trials:
+            first.setdefault(repr(sorted(_params(trial).items())), trial)
+        trials = [*first.values()]
         rows = [trial.metrics.get(trial.steps, {}) for trial in trials]
         keys = [f"split{fold}_test_score" for fold in range(self.n_splits_)]
         splits = {key: np.array([row.get(key, np.nan) for row in rows]) for key in keys}

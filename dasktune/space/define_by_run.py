@@ -10,7 +10,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from dasktune.sequences import Constant, Sequence, as_sequence
 from dasktune.sequences.values import BY_NAME
 from dasktune.space.domains import Choice, Chooser, Domain, Drawing, Float, Int
 from dasktune.space.drawing import PointChooser, RecordingChooser
-from dasktune.space.later_suggestions import later_suggestion
+from dasktune.space.later_suggestions import above, later_suggestion, passed
 from dasktune.space.space import Configuration, Space, space_problem
 from dasktune.types import Value
 
@@ -62,14 +62,7 @@ class Suggesting:
     chooser
         Chooses the values.
 
-    Attributes
-    ----------
-    device, seed
-        As those of a `dasktune.Run`, which has the real ones: what is drawn is not trained.
     """
-
-    device = "cpu"
-    seed = 0
 
     def __init__(self, chooser: Chooser) -> None:
         self._chooser = chooser
@@ -127,6 +120,24 @@ class Suggesting:
             f"a run has no attribute {name!r}{HINTS.get(name, '')}; suggest_float, suggest_int and "
             "suggest_categorical suggest values"
         )
+
+    @property
+    def device(self) -> str:
+        """A placeholder, if suggestions follow; else the suggestions have ended."""
+        self._end_unless_suggested(inspect.currentframe())
+        return "cpu"
+
+    @property
+    def seed(self) -> int:
+        """A placeholder, if suggestions follow; else the suggestions have ended."""
+        self._end_unless_suggested(inspect.currentframe())
+        return 0
+
+    def _end_unless_suggested(self, here: FrameType | None) -> None:
+        """End the suggestions, unless others may follow: the rest may be costly, or need a GPU."""
+        caller = None if here is None else here.f_back
+        if later_suggestion(above(caller, __file__), self._asked) is None:
+            self._end()
 
     def _end(self) -> NoReturn:
         raise _SuggestionsEnded
@@ -255,7 +266,8 @@ class DefinedByRun:
             return self._function(suggesting)
         except _SuggestionsEnded as end:
             values = suggesting.ended()
-            if (line := later_suggestion(end.__traceback__, __file__)) is not None:
+            places = passed(end.__traceback__, __file__)
+            if (line := later_suggestion(places, suggesting.params)) is not None:
                 raise ConfigurationError(
                     f"{self._line(end.__traceback__)}: this line uses the run, so all values must "
                     f"be suggested before it, got a suggestion behind this line, at {line}; move "

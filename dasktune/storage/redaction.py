@@ -20,6 +20,12 @@ _VARIABLE = re.compile(
 )
 """Names of variables of the environment whose values are secrets: of all libraries."""
 
+_SURE = re.compile(r"(?i)password|passwd|secret|credential|connection_string")
+"""Names of variables whose value is a secret even if it is a word or a number."""
+
+_LONG = 16
+"""Letters of a secret that may be a word or a number, in a variable such as ``SORT_KEY``."""
+
 _PLACE = re.compile(r"(?i)(?:file|path|dir|folder|url|name|user|id)s?$")
 """The ends of names of variables that say where a secret is, or to whom it belongs."""
 
@@ -52,18 +58,24 @@ _PATTERNS = (
     # Headers of requests, as text or in a printed dictionary.
     (
         re.compile(
-            r"(?i)((?:authorization|x-api-key|api-key)['\"]?\s*[:=]\s*['\"]?)[^'\"\n\r,}]{8,}"
+            r"(?i)((?:authorization|x-api-key|api-key)['\"]?\s*[:=]\s*['\"]?)"
+            r"(?:(?:bearer|basic|token)\s+[^'\"\n\r,}\s]+|(?=[^\s'\"]{0,99}\d)[^'\"\n\r,}\s]{8,})"
         ),
         rf"\g<1>{SECRET}",
     ),
-    (re.compile(r"(?i)\b(bearer|basic)\s+(?=\S{0,99}[\d=])[\w.~+/=-]{12,}"), rf"\g<1> {SECRET}"),
+    (re.compile(r"(?i)\b(bearer)\s+(?=\S{0,99}[\d=])[\w.~+/=-]{12,}"), rf"\g<1> {SECRET}"),
+    (re.compile(r"(?<=['\"])(Basic)\s+[\w.~+/=-]{8,}(?=['\"])"), rf"\g<1> {SECRET}"),
+    (
+        re.compile(r"\b(Basic)\s+(?=[\w+/]{0,99}[A-Z])(?=[\w+/]{0,99}\d)[\w+/]{8,}={0,2}"),
+        rf"\g<1> {SECRET}",
+    ),
     # Printed configurations: a value of at least 16 letters with a digit, and no call.
     (
         re.compile(
             r"(?i)((?:api_?key|(?:access|account|secret|private|subscription)_?key"
             r"|(?:access|api|auth|id|refresh|session|bearer)_?token|token|client_?secret|secret"
             r"|passw(?:or)?d|passphrase)['\"]?\s*[:=]\s*['\"]?)"
-            r"(?=[^\s'\"]{0,99}\d)[\w.~+/=-]{16,}(?![\w(\[.])"
+            r"(?=[^\s'\"]{0,99}\d)[\w~+/=-]{16,}(?![\w(\[.])"
         ),
         rf"\g<1>{SECRET}",
     ),
@@ -82,8 +94,9 @@ _PATTERNS = (
         re.compile(
             r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|hf_[A-Za-z0-9]{20,}|gh[opsru]_[A-Za-z0-9]{20,}"
             r"|github_pat_\w{20,}|glpat-[\w-]{20,}|wandb_v\d_\w{20,}|xox[abeprs]-[\w-]{10,}"
-            r"|AIza[\w-]{35}|ya29\.[\w-]{20,}|dapi[0-9a-f]{32}|sk-(?=[\w-]{0,99}\d)[\w-]{20,}"
-            r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*)"
+            r"|AIza[\w-]{35}|ya29\.[\w-]{20,}|dapi[0-9a-f]{32}"
+            r"|sk-(?:proj-|ant-)[\w-]{20,}|sk-(?=\w{0,99}\d)\w{20,}"
+            r"|(?<![\w-])eyJ[\w-]{8,4000}\.eyJ[\w-]{8,4000}\.[\w-]{0,4000})"
         ),
         SECRET,
     ),
@@ -124,7 +137,11 @@ def showable(error: BaseException) -> BaseException | None:
 
 def _credentials() -> Iterator[str]:
     """Return the secrets in the environment and in the configuration of fsspec."""
-    values = [value for name, value in os.environ.items() if _is_secret(name)]
+    values = [
+        value
+        for name, value in os.environ.items()
+        if _is_secret(name) and (name in _VARIABLES or _SURE.search(name) or _is_drawn(value))
+    ]
     values += _secret_options(fsspec.config.conf)
     values += [part for value in values if ";" in value for part in _PART.findall(value)]
     for value in values:
@@ -136,6 +153,12 @@ def _credentials() -> Iterator[str]:
 def _is_secret(name: str) -> bool:
     """Return whether a variable of the environment holds a secret, as its name says."""
     return name in _VARIABLES or bool(_VARIABLE.search(name) and not _PLACE.search(name))
+
+
+def _is_drawn(value: str) -> bool:
+    """Return whether a value looks drawn: it is long, or has letters and digits."""
+    has_both = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+    return len(value) >= _LONG or has_both
 
 
 def _is_place(value: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from types import SimpleNamespace
 from typing import Any, Final
 
-from dasktune.errors import ConfigurationError, plain, refuse, shown
+from dasktune.errors import ConfigurationError, plain, refuse, shown, text_of
 from dasktune.sequences.values import converted
 
 MOST_NESTED: Final = 100
@@ -94,7 +94,13 @@ def _opened(value: Any) -> Any:
     if attributes := getattr(kind, "__attrs_attrs__", ()):
         return {attribute.name: getattr(value, attribute.name) for attribute in attributes}
     if callable(getattr(kind, "model_dump", None)):  # of pydantic
-        return value.model_dump()
+        try:
+            return value.model_dump()
+        except Exception as error:
+            raise ConfigurationError(
+                f"config must be a model that model_dump() makes plain, got "
+                f"{type(error).__name__}: {plain(text_of(error))}"
+            ) from error
     if isinstance(value, argparse.Namespace | SimpleNamespace):
         return vars(value)
     return value

@@ -255,3 +255,21 @@ def test_a_late_suggestion_says_where_it_belongs():
 )
 def test_a_value_of_another_domain_is_refused(body, value):
     assert "the value of 'lr' must be in " in str(failing(body, lr=value))
+
+
+def test_drawing_ends_at_the_device_if_no_suggestion_follows():
+    def train(run):
+        run.suggest_float("lr", 0.1, 1)
+        run.device  # noqa: B018 - what follows may need it
+        raise RuntimeError("needs a GPU")
+
+    assert DefinedByRun(train).sample(np.random.default_rng(0)).params.keys() == {"lr"}
+
+
+def test_a_suggestion_repeated_behind_another_use_is_no_new_one():
+    def train(run):
+        run.suggest_float("lr", 0.1, 1)
+        for _ in run.steps():
+            run.suggest_float("lr", 0.1, 1)
+
+    assert DefinedByRun(train).sample(np.random.default_rng(0)).params.keys() == {"lr"}

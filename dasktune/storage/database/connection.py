@@ -280,11 +280,20 @@ class Connections:
         engine = sa.create_engine(address, connect_args=options)
         if may_write:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            # SQLite gives the files beside it the same mode. If it cannot be made, SQLite says so.
-            with suppress(OSError), open(self.file, "ab", opener=open_private):
-                pass
+            if not self.file.name.startswith("file:"):
+                _make(self.file)
             sa.event.listen(engine, "connect", partial(_configure_sqlite, timeout))
         return engine
+
+
+def _make(file: Path) -> None:
+    """Make a database that only its user reads: SQLite gives the files beside it the same mode.
+
+    A file that exists is never opened: to close it would drop the locks that SQLite has for this
+    process. Then another process could remove the write-ahead log under a driver.
+    """
+    with suppress(OSError), open(file, "xb", opener=open_private):  # else SQLite says why
+        pass
 
 
 def _address(url: str) -> sa.URL:

@@ -383,7 +383,7 @@ class Database:
                 connection.execute(change)
 
         self._run(work)
-        self.kept.clear()
+        self.kept.forget(study_id)
 
     def write_run(self, row: RunRow) -> None:
         """Write the status of a run.
@@ -540,7 +540,8 @@ class Database:
         check_cells(EventRow, number, [last])
         if last - after == count:
             return []
-        before = sa.func.lag(number, 1, after).over(order_by=number).label("before")
+        first = sa.cast(after, sa.BigInteger)
+        before = sa.func.lag(number, 1, first).over(order_by=number).label("before")
         pairs = sa.select(number, before).where(*later).subquery().c
         gaps = sa.select(pairs.before, pairs.number).where(pairs.number - pairs.before > 1)
         rows = self._ask(gaps.order_by(pairs.number))

@@ -72,11 +72,16 @@ class KeptWrites:
         nbytes = sum(len(cell) for row in rows for cell in row if isinstance(cell, str))
         self._writes.append(KeptWrite(work, tuple(events), nbytes + _WRITE_BYTES))
         self._nbytes += self._writes[-1].nbytes
-        while self._nbytes > self._most:
+        while self._nbytes > self._most and len(self._writes) > 1:
             dropped = self._writes.popleft()
             self._nbytes -= dropped.nbytes
             if dropped.events:
                 self._first = dropped.events[-1].number + 1
+
+    def forget(self, study_id: int) -> None:
+        """Forget the writes of a study, which is deleted."""
+        if study_id == self._study_id:
+            self.clear()
 
     def clear(self) -> None:
         """Forget all writes."""

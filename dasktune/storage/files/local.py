@@ -36,8 +36,6 @@ _TRIES = 10
 _UNREADABLE = {
     errno.EISDIR: "is a folder",
     errno.ELOOP: "is a link to itself",
-    errno.EACCES: "is not readable by this user",
-    errno.EPERM: "is not readable by this user",
     errno.ENXIO: "is not a regular file",
 }
 """What a file is, by the number of the error with which it is opened."""

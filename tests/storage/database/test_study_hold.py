@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dasktune.storage.database.database import Database
+from dasktune.storage.database.database import Batch, Database
+from dasktune.storage.database.schema import EventRow
 
 
 def hold_and_wait(url: str, end: Connection) -> None:
@@ -54,4 +55,33 @@ def test_database_in_memory_is_held_by_its_process() -> None:
     database = Database("sqlite://")
     assert database.hold_of(1).take()
     database.hold_of(1).release()
+    database.close()
+
+
+def look(url: str, end: Connection) -> None:
+    """Open the database in a new process, close it, and send the numbers of its events."""
+    end.recv()
+    database = Database(url, create=False)
+    numbers = [row.number for row in database.events(1)]
+    database.close()
+    end.send(numbers)
+
+
+@pytest.mark.process
+def test_reader_elsewhere_leaves_the_log_of_a_file_opened_twice(tmp_path: Path) -> None:
+    """To close a file drops its locks: the reader would remove the log under this process."""
+    url = str(tmp_path / "a.db")
+    database, second = Database(url), Database(url)
+    database.create_study("first", root="r", spec={}, created=0.0)
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    for count in (1, 2):
+        event = EventRow(study_id=1, number=count - 1, payload={"kind": "begun"})
+        database.write(Batch(events=[event]))
+        process = context.Process(target=look, args=(url, there), daemon=True)
+        process.start()
+        here.send(None)
+        assert here.recv() == [*range(count)]
+        process.join()
+    second.close()
     database.close()
