@@ -92,8 +92,8 @@ PLANTED = (
     Planted(
         name="a commit is removed whatever it contains",
         path="dasktune/storage/files/local.py",
-        before="is_same = current is not None and current.tobytes() == content",
-        after="is_same = current is not None",
+        before="is_same = seen is not None and seen == content",
+        after="is_same = seen is not None",
     ),
     Planted(
         name="uploads under way are removed as orphans",
