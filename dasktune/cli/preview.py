@@ -52,7 +52,7 @@ def costs_of_files(
             raise ConfigurationError("classes of workers must come with one file, got several")
         return _on_classes(files[0], settings, list(offers_of(workers, offers)))
     studies, in_full = [], True
-    for file in [file.resolve() for file in files]:  # a file may change the working folder
+    for file in [file.absolute() for file in files]:  # a file may change the working folder
         loaded = cache(partial(load, file, settings))
         config = config_of(lambda loaded=loaded: loaded().study())  # type: ignore[misc]
         tuner = loaded().tuner()

@@ -150,7 +150,7 @@ def test_curve_has_the_future_learning_rate() -> None:
     assert known[2] == ((0, 1.0),)
     assert known[3:] == [(), ()]
     assert reader(trials, rate="rate").curve(2).rates == ((0, 0.3),)
-    with pytest.raises(ConfigurationError, match="unknown hyper-parameter 'rate'; known: lr"):
+    with pytest.raises(ConfigurationError, match="must have the hyper-parameter 'rate'; it has lr"):
         reader(trials, rate="rate").curve(0)
 
 

@@ -291,8 +291,10 @@ def test_config_of_other_values_is_refused_with_all_paths():
     with pytest.raises(ConfigurationError) as caught:
         fingerprint(Configured, config)
     assert caught.value.problems == (
-        "config['a'][1]['b'] must be a JSON value, got {1} (set)",
-        "config['c'] must be a JSON value, got nan (float)",
+        "config['a'][1]['b'] must be a JSON value, got {1} (set); write a list, such as "
+        "sorted(values)",
+        "config['c'] must be a JSON value, got nan (float); write its values as numbers, texts, "
+        "lists and dicts",
         "config['d'] must have names as keys, got 3",
     )
 
