@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from dasktune._engine.event_log import ending_of, has_ended
 from dasktune._engine.trials import TrialRecord
@@ -127,27 +128,38 @@ class History:
             # A new dict: another thread of the user may look through the one of before.
             self.begun = {**self.begun, record.place: record.cause}
 
-    def place_of(self, tuner: Tuner) -> TunerPlace:
-        """Return a tuner's place among the study's: known by its identity, or new.
+    def known(self, tuner: Tuner) -> tuple[int, Tuner] | None:
+        """Return the number of a tuner among the study's, and the tuner as it was begun.
 
-        One that is the same but for the number of trials is the known one: widened, or as
-        it is if that has more already.
+        One that is the same but for the number of trials is the known one.
         """
-        identity = json.loads(json.dumps(tuner.identity()))
+        identity = _stored_identity(tuner)
         for number, begun in self.begun.items():
             if begun.identity == identity:
-                return TunerPlace(number=number, tuner=tuner, records=self._last_records(number))
+                return number, tuner
         for number, begun in self.begun.items():
             narrow = tuner.widened_from(begun.identity)
             if narrow is not None:
-                wanted = identity["trials"]
-                widened = self.database.last_tuner_event(self.study_id, TunerWidened.kind, number)
-                now = (begun.identity if widened is None else widened.payload)["trials"]
-                widen = wanted if now < wanted else None
-                records = self._last_records(number)
-                return TunerPlace(number=number, tuner=narrow, records=records, widen=widen)
-        self.refuse_gap()  # the missing events may include the beginning of a tuner
-        return TunerPlace(number=len(self.begun), tuner=tuner, records=[])
+                return number, narrow
+        return None
+
+    def place_of(self, tuner: Tuner) -> TunerPlace:
+        """Return a tuner's place among the study's, known or new.
+
+        A known one with fewer trials is widened; one that has more already is left as it is.
+        """
+        known = self.known(tuner)
+        if known is None:
+            self.refuse_gap()  # the missing events may include the beginning of a tuner
+            return TunerPlace(number=len(self.begun), tuner=tuner, records=[])
+        number, begun = known
+        records, widen = self._last_records(number), None
+        if begun is not tuner:
+            widened = self.database.last_tuner_event(self.study_id, TunerWidened.kind, number)
+            now = (self.begun[number].identity if widened is None else widened.payload)["trials"]
+            wanted = _stored_identity(tuner)["trials"]
+            widen = wanted if now < wanted else None
+        return TunerPlace(number=number, tuner=begun, records=records, widen=widen)
 
     def records_of(self, place: int, after: int = -1) -> Iterator[LoggedRecord]:
         """Return the records of one of the study's tuners, with a number above `after`."""
@@ -235,3 +247,8 @@ class History:
 def record_of(row: TrialRow) -> TrialRecord:
     """Return the trial of a row."""
     return TrialRecord.from_json(row.record, number=row.number, state=row.state, steps=row.steps)
+
+
+def _stored_identity(tuner: Tuner) -> Any:
+    """Return the identity of a tuner as the event log gives it back."""
+    return json.loads(json.dumps(tuner.identity()))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dasktune._driver.audit_notes import differences_of, figures_of
-from dasktune._driver.history import TunerPlace
 from dasktune._driver.numerics import PORTABLE
 from dasktune._driver.run_status import RunStatus
 from dasktune._driver.transfer import Transfer, transfers_of
@@ -249,9 +248,9 @@ class StudyResults:
         StorageError
             If events of its log are missing.
         """
-        place = self._known_place(tuner)
+        number, begun = self._known(tuner)
         self.history.refuse_gap()
-        return replay(place.tuner, self.history.records_of(place.number), self.objective)
+        return replay(begun, self.history.records_of(number), self.objective)
 
     def models(self, tuner: Tuner) -> list[ModelWeight]:
         """Return the models of a tuner's space, with their weights after its last record.
@@ -266,10 +265,10 @@ class StudyResults:
         StorageError
             If events of its log are missing.
         """
-        place = self._known_place(tuner)
+        number, begun = self._known(tuner)
         self.history.refuse_gap()
-        replay(place.tuner, self.history.records_of(place.number), self.objective)
-        return place.tuner.model_weights
+        replay(begun, self.history.records_of(number), self.objective)
+        return begun.model_weights
 
     def log(self, tuner: Tuner) -> list[Document]:
         """Return the event log of a tuner: each call's cause and decisions, in order.
@@ -279,14 +278,14 @@ class StudyResults:
         ConfigurationError
             If the study has not run this tuner.
         """
-        return list(self.history.documents_of(self._known_place(tuner).number))
+        return list(self.history.documents_of(self._known(tuner)[0]))
 
-    def _known_place(self, tuner: Tuner) -> TunerPlace:
+    def _known(self, tuner: Tuner) -> tuple[int, Tuner]:
         self.catch_up()
-        place = self.history.place_of(copy.deepcopy(tuner))
-        if not place.records:
+        known = self.history.known(copy.deepcopy(tuner))
+        if known is None:
             raise ConfigurationError(f"study {self.name!r} has not run this tuner yet")
-        return place
+        return known
 
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return one row a trial: number, state, steps, value, and each hyper-parameter.

@@ -220,7 +220,8 @@ class OwnLoop:
         if number not in self._handed:
             asked = ", ".join(map(str, sorted(self._handed))) or "none"
             raise ConfigurationError(
-                f"a trial must be asked for before it is told, got {number}; asked for: {asked}"
+                "a trial must be told through the study object that asked for it last, got "
+                f"{number}; this one has asked for: {asked}"
             )
         if state not in (None, TrialState.FAIL, TrialState.COMPLETE):
             raise ConfigurationError(f"state must be COMPLETE or FAIL, got {state!r}")

@@ -247,7 +247,11 @@ class _Check:
         }  # fmt: skip
 
     def _decisions(self) -> Iterator[str]:
-        found = self._study.replay(self._tuner)
+        try:
+            found = self._study.replay(self._tuner)
+        except DasktuneError as error:
+            yield f"there is no replay: {error}"
+            return
         if not found.identical:
             yield f"replay is {found}"
 

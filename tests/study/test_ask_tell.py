@@ -145,7 +145,7 @@ def test_tell_invalid_values_is_refused_and_loses_nothing(tmp_path: Path) -> Non
     for values in (None, [1.0, 2.0], {"los": 1.0}, {"loss": "x"}, {"loss": None}, "good", "1"):
         with pytest.raises(ConfigurationError, match="values must be those of loss"):
             study.tell(asked, values)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="asked for before it is told, got 3"):
+    with pytest.raises(ConfigurationError, match="got 3; this one has asked for: 0"):
         study.tell(3, 0.5)
     with pytest.raises(ConfigurationError, match="state must be COMPLETE or FAIL"):
         study.tell(asked, 0.5, state=TrialState.PRUNED)
