@@ -69,11 +69,16 @@ class Submissions:
         """Since when Dask is done with each attempt whose last message has not arrived."""
 
     def submit(
-        self, order: RunStage, seed: int, omits: tuple[str, float, float] | None = None
+        self,
+        order: RunStage,
+        seed: int,
+        omits: tuple[str, float, float] | None = None,
+        *,
+        files_known: int = 1,
     ) -> str:
         """Send a stage to its worker; return the key of the state at its end.
 
-        For `omits` see `StageSpec`.
+        For `omits` and `files_known` see `StageSpec`.
         """
         node = order.node
         chain = node.chain_at(order.start)
@@ -88,6 +93,7 @@ class Submissions:
             is_alone=node.is_alone,
             lenders=order.lenders,
             omits=omits,
+            files_known=files_known,
         )
         before = None if order.after is None else self._futures.get(order.after)
         key = node.key_at(order.stop)

@@ -7,7 +7,7 @@ To add a part: a class with `receive`, `turn` or both, and a line in one of thre
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dasktune._driver import attempts as attempting
@@ -17,7 +17,7 @@ from dasktune._driver.reuse import CommitsRead
 from dasktune._worker.messages import LeaveAnnounced, PredictionAnswer, StageMessage
 from dasktune.algos.curves.curve import Prediction
 from dasktune.algos.forest.priority import Priority
-from dasktune.graph.events import RunStage, SavePoint
+from dasktune.graph.events import RunStage, SavePoint, StagesHeld
 from dasktune.types import Assess
 
 Subject = int | Assess
@@ -78,7 +78,15 @@ News = (
 )
 """All that parts may receive: messages of the loop, and facts that followed from them."""
 
-Following = attempting.Following | RunStage | SavePoint | AskedQuestion | Answered | StopRequested
+Following = (
+    attempting.Following
+    | RunStage
+    | SavePoint
+    | StagesHeld
+    | AskedQuestion
+    | Answered
+    | StopRequested
+)
 """All that may follow: events for the engine, instructions, and facts for other parts."""
 
 
@@ -92,3 +100,18 @@ class Part:
     def turn(self, now: float) -> Iterable[Following]:
         """Return the consequences that are due in this turn of the loop, in order."""
         return ()
+
+
+class RunCheck(Part):
+    """The check of the trainer beside a run. By default there is none.
+
+    Attributes
+    ----------
+    files_known
+        Number of times that it has learned which files the trainer reads.
+    """
+
+    files_known = 1
+
+    def use(self, wake: Callable[[], None]) -> None:
+        """Have a function called when the check has ended: it begins a turn of the loop."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from dasktune._driver.audits import Audits
+    from dasktune._driver.parts import RunCheck
     from dasktune._driver.runner import DaskRunner, RunSnapshot
 
 
@@ -99,6 +100,7 @@ class StudyRun:
         *,
         on_turn: Callable[[RunSnapshot], None] | None,
         on_safe: Callable[[Outcome], None],
+        check: RunCheck,
     ) -> Iterator[DaskRunner]:
         """Give the runner that carries the run out; the heartbeat goes on meanwhile."""
         # Imported late: `import dasktune` must not wait for Dask.
@@ -129,6 +131,7 @@ class StudyRun:
                 timeouts=self.timeouts,
                 on_turn=on_turn,
                 on_safe=on_safe,
+                check=check,
                 heartbeat=heartbeat,
                 audits=self._audits(),
                 weight=self.weight,

@@ -55,6 +55,7 @@ from dasktune._driver.parts import (
     Launched,
     News,
     Part,
+    RunCheck,
     StopRequested,
 )
 from dasktune._driver.pauses import Pauses
@@ -153,6 +154,7 @@ class DaskRunner:
         on_safe: Callable[[Outcome], None] | None = None,
         heartbeat: Heartbeat | None = None,
         audits: Audits | None = None,
+        check: RunCheck | None = None,
         weight: float = 1.0,
         classes: NumericClasses,
         keep: Keep,
@@ -193,6 +195,7 @@ class DaskRunner:
         self._evictor: Evictor | NoEvictor = evictor or NoEvictor()
         self._audits: Audits | NoAudits = audits or NoAudits()
         self._audits.use(self._cluster, self._wake)
+        self._check = check or RunCheck()
         self._predictions = Predictions(view.slots)
         self._commits = CommitReader(known_states, put)
         self._refused = RefusedLineages(view.plan)
@@ -214,30 +217,28 @@ class DaskRunner:
     def _arrange(self, sharing: SharedStages | NoSharing) -> None:
         """Set the parts that have their turns whatever the loop waits for, and the list of all."""
         self._sharing = self._share.sharing = self._heartbeat.sharing = sharing
-        self._always: tuple[Part, ...] = (sharing, self._heartbeat, self._share)
+        self._always: tuple[Part, ...] = (sharing, self._heartbeat, self._share, self._check)
         self._parts: tuple[Part, ...] = (*self._others, *self._always, *self._at_end)
 
-    def run(
-        self, begin: Callable[[float, int], Outcome], *, wait: Callable[[], None] | None = None
-    ) -> None:
+    def run(self, begin: Callable[[float, int], Outcome]) -> None:
         """Run until the tuner has ended and nothing is under way.
 
-        `begin` starts or resumes the tuner: (now, number of workers) -> outcome. `wait` is called
-        before that, when the workers are ready. What `wait` or `on_safe` raises ends the run, as
-        does a `KeyboardInterrupt`: it is raised again once all running stages are stopped and
-        saved, or at once if the run had been asked to stop before. Raises a `ClusterError` if the
-        workers cannot run the study, and a `StorageError` if a state or record cannot be stored.
+        `begin` starts or resumes the tuner: (now, number of workers) -> outcome. What `on_safe` or
+        a part raises ends the run, as does a `KeyboardInterrupt`: it is raised again once all
+        running stages are stopped and saved, or at once if the run had been asked to stop before.
+        Raises a `ClusterError` if the workers cannot run the study, and a `StorageError` if a state
+        or record cannot be stored.
         """
         try:
             self._evictor.open()
             joined = self._open()
-            if wait is not None:
-                wait()
             if self._study is not None:
                 leasing = Leasing(self._store, self._study, self._inbox.put, waits=self._waits)
                 self._arrange(SharedStages(self._engine.view, leasing, self._recorder))
             if self._stop.is_set():
                 return  # asked while the cluster started: nothing has begun
+            self._check.use(self._wake)
+            self._take_turns(self._check)
             self._meet(joined)
             self._take(begin(self._now(), len(joined)))
             self._refuse_unmet([event.offer for event in joined])
@@ -591,7 +592,9 @@ class DaskRunner:
             return  # its worker is gone, and so will be the attempt
         seed = self._plan.seed + self._engine.view.plan.seed_of(order.node)
         omits = self._kept_ends.omits(order)
-        self._attempts.add(order, self._cluster.submissions.submit(order, seed, omits))
+        known = self._check.files_known
+        key = self._cluster.submissions.submit(order, seed, omits, files_known=known)
+        self._attempts.add(order, key)
         self._pass_on(Launched(order=order))
 
     def _drain(self) -> None:

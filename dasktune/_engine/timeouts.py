@@ -277,10 +277,16 @@ SLOW_STORE_SECONDS = 10.0
 # --------------------------------------------------------------- the resume check of a study
 
 FIRST_CHECK_SECONDS = 30.0
-"""Longest training time of the check by itself, unless 1% of the steps take longer."""
+"""Most work of the check by itself in processor time, unless 1% of the steps take longer."""
+
+FIRST_CHECK_WAITING = 10.0
+"""A check that waits for processors, or anything else, may take so many times as long."""
 
 FIRST_CHECK_LAST_SECONDS = 20.0
 """Time after which this check begins no step: the last one has time to end, and to be compared."""
+
+FIRST_CHECK_FILES_SECONDS = 10.0
+"""Longest time for which a run that has ended waits for the first step of its check."""
 
 FIRST_CHECK_STEP_SECONDS = 120.0
 """Longest time of one of the steps that belong to the 1%; a longer one seems to hang."""

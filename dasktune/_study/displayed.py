@@ -26,7 +26,7 @@ def displayed(
     """Give a live display of runs, or None; `check` has the words for the check that runs."""
     if not (sys.stderr.isatty() or in_notebook() if progress is None else progress):
         if check is not None and progress is None:
-            sys.stderr.write(f"{results.name}: {check}; then trials begin\n")
+            sys.stderr.write(f"{results.name}: {check}\n")
         yield None
         return
     # Imported late: pictures and rich are not needed without a display.

@@ -1,9 +1,9 @@
-"""The check of a trainer before its trials are merged for the first time.
+"""The check of a trainer whose trials are merged for the first time.
 
-A trainer without a verdict is checked while the cluster starts and the workers import its code,
-in processes of its own. A failure stops the run before anything is trained, and so does a trainer
-that refuses its hyper-parameters, or whose own code fails in two trials. What the check does not
-reach in its time is left to the audits of the run.
+A trainer without a verdict is checked in processes of its own, while the cluster starts and the
+first stages train; those that load a state wait for it. A failure ends the run, and so does a
+trainer that refuses its hyper-parameters, or whose own code fails in two trials. What the check
+does not reach in its time is left to the audits of the run.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ import builtins
 import copy
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, assert_never
+from typing import IO, Literal, assert_never
 
+from dasktune._cluster import fork_server
+from dasktune._cluster.forked_process import ForkedProcess
 from dasktune._driver.audit_notes import AUDIT_FAILED, AuditFailure
 from dasktune._engine.alike import user_line
 from dasktune._engine.limits import Limits
 from dasktune._engine.timeouts import (
+    FIRST_CHECK_FILES_SECONDS,
     FIRST_CHECK_LAST_SECONDS,
-    FIRST_CHECK_LOOK_SECONDS,
     FIRST_CHECK_SECONDS,
     FIRST_CHECK_STEP_SECONDS,
 )
@@ -35,17 +38,25 @@ from dasktune._study.current_run import CurrentRun
 from dasktune._worker.gpus import visible_gpus
 from dasktune.algos.base import Tuner
 from dasktune.errors import ConfigurationError, DasktuneError, TrainerError, UnknownValueError
-from dasktune.storage.verdicts import Verdicts, files_of
+from dasktune.storage.verdicts import SEVERAL, Verdicts, files_of
 from dasktune.trainer.check_resume.check import CheckLimit, ResumeReport, check_resume
-from dasktune.trainer.check_resume.limited import CheckEndedError, CheckTimes, LimitedProcesses
-from dasktune.trainer.check_resume.new_process import BrokenRuleError
+from dasktune.trainer.check_resume.limited import (
+    CheckEndedError,
+    CheckTimes,
+    LimitedProcesses,
+    WatchedProcess,
+    start_interpreter,
+)
+from dasktune.trainer.check_resume.new_process import BrokenRuleError, main
 from dasktune.trainer.check_resume.plan import SHORTEST, change_or_end, until
-from dasktune.trainer.check_resume.verdict import binding_here, device_of, verdict
-from dasktune.trainer.fingerprint.read_files import uncovered_files
+from dasktune.trainer.check_resume.verdict import NO_VERDICT, binding_here, device_of, verdict
+from dasktune.trainer.fingerprint.read_files import (
+    changed_since,
+    code_folder,
+    kept_files,
+    uncovered_files,
+)
 from dasktune.types import Extend, Register, Sequences, Step
-
-if TYPE_CHECKING:
-    from dasktune.report.progress import RunDisplay
 
 logger = logging.getLogger(__name__)
 
@@ -156,6 +167,9 @@ class FirstCheck:
         self._config, self._ahead = config, ahead
         self._seed, self._device, self._step_seconds = seed, device, step_seconds
         self._current, self._is_closed = current, False
+        self._has_drawn, self._has_files = threading.Event(), threading.Event()
+        self._since = time.time_ns()
+        self._at_end: Callable[[], None] = lambda: None
         self._processes: LimitedProcesses | None = None
         self._outcome: Outcome | BaseException = NotChecked(reason="it was interrupted")
         self._thread = threading.Thread(target=self._work, name="first check", daemon=True)
@@ -168,19 +182,51 @@ class FirstCheck:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it is to end without a result."""
+        """Whether it is to end with what it has found so far."""
         return self._is_closed or self._current.is_stopping
 
-    def close(self) -> None:
-        """End it, and wait until its process is gone."""
-        self._is_closed = True
-        self._thread.join()
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has a result."""
+        return not self._thread.is_alive()
 
-    def progress(self) -> Iterator[str]:
-        """Yield the progress of the check, now and then, until it has ended."""
-        while self._thread.is_alive():
-            yield self._progress
-            self._thread.join(FIRST_CHECK_LOOK_SECONDS)
+    def cancel(self) -> None:
+        """Have it end soon."""
+        self._is_closed = True
+
+    def wait_for_trials(self, at_end: Callable[[], None]) -> None:
+        """Wait until it has asked its copy of the tuner; `at_end` is called when it has ended.
+
+        Two threads must not run a user's objective, or sampler, at the same time.
+        """
+        self._has_drawn.wait()
+        self._at_end = at_end
+        if self.has_ended:
+            at_end()
+
+    def wait_for_files(self) -> bool:
+        """Wait until it has trained a step, but not for ever; return whether it has."""
+        return self._has_files.wait(FIRST_CHECK_FILES_SECONDS)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether it has trained a step, and knows most files that the trainer reads."""
+        return self._has_files.is_set()
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The contents of files that the trainer reads, as far as is known."""
+        opened = [] if self._processes is None else self._processes.opened
+        trainer, config = self._config.known_trainer, self._config.config or {}
+        return self.with_edits(kept_files(opened, trainer, config))
+
+    def with_edits(self, files: Mapping[str, str]) -> dict[str, str]:
+        """Return the contents of files; those that were edited since it began have none.
+
+        Stages may have read them before or after that.
+        """
+        folder = code_folder(self._config.known_trainer)
+        return {**files, **dict.fromkeys(changed_since(files, folder, self._since), SEVERAL)}
 
     def result(self) -> Outcome:
         """Wait for the end of the check, and return its outcome."""
@@ -190,7 +236,7 @@ class FirstCheck:
         return self._outcome
 
     @property
-    def _progress(self) -> str:
+    def progress(self) -> str:
         """The step that it trains, of all that it will train."""
         planned = 0 if self._processes is None else self._processes.planned
         return f"step {min(self.steps + 1, planned):,} of {planned:,}" if planned else "starting"
@@ -200,11 +246,16 @@ class FirstCheck:
             self._outcome = self._checked()
         except BaseException as error:  # noqa: BLE001 - raised again where the result is read
             self._outcome = error
+        finally:
+            self._has_drawn.set()
+            self._has_files.set()
+        self._at_end()
 
     def _checked(self) -> Outcome:
         if self._device == "cuda" and not visible_gpus():
             return NotChecked(reason="its stages train on a GPU, and this machine has none")
         known = self._ahead.known()
+        self._has_drawn.set()
         trials = [trial for trial in known.trials if trial.max_steps >= SHORTEST]
         if not trials:
             return NotChecked(reason=f"no trial with {SHORTEST} steps or more is known yet")
@@ -222,6 +273,8 @@ class FirstCheck:
         self._processes = LimitedProcesses(
             CheckTimes(seconds=FIRST_CHECK_SECONDS, free=free, step_seconds=self._step_seconds),
             is_cancelled=lambda: self.is_cancelled,
+            start=self._start,
+            has_files=self._has_files,
         )
         try:
             with self._processes as processes:
@@ -246,6 +299,14 @@ class FirstCheck:
             return NotChecked(reason=f"this machine cannot check it: {error}")
         return NotChecked(reason="; ".join(report.unchecked)) if report.is_empty else report
 
+    def _start(self, errors: IO[bytes]) -> tuple[WatchedProcess, int]:
+        """Start a process: forked from one that has imported torch, if workers are forked, too."""
+        if self._device == "cpu" and fork_server.serves({}):
+            with suppress(OSError, EOFError):  # the server is gone
+                process = ForkedProcess(main, errors=errors)
+                return process, process.parent
+        return start_interpreter(errors)
+
 
 def _equal_sequences(trial: CheckedTrial, other: CheckedTrial) -> int:
     """Return the number of hyper-parameters that two trials have in common, values included."""
@@ -267,6 +328,13 @@ def own_error(error: TrainerError) -> str:
     return f"{last} ({line})" if is_bug and not any(text in last for text in _OF_GPUS) else ""
 
 
+_WAITING = {
+    "all": "then trials begin",
+    "resumes": "what goes on from a stored state waits for it",
+}
+"""The words for what waits for a check."""
+
+
 class TrainerChecks:
     """The verdict on the trainer of a study, and the check that finds one.
 
@@ -281,20 +349,26 @@ class TrainerChecks:
         self.device = device_of(results.options.needs)
         self._running: FirstCheck | None = None
         self._was_tried = False
+        self._named_files: set[str] = set()
 
     @property
     def _name(self) -> str:
         return self._config.known_trainer.__qualname__
 
     @property
-    def doing(self) -> str:
-        """The words for the check while it runs."""
-        return f"checking that {self._name} resumes exactly"
+    def held(self) -> Literal["all", "resumes"]:
+        """What waits: on a GPU all, since there may be no memory there for one trainer more."""
+        return "all" if self.device == "cuda" else "resumes"
+
+    def doing(self, progress: str = "") -> str:
+        """Return the words for the check while it runs."""
+        how = f": {progress}" if progress else ""
+        return f"checking that {self._name} resumes exactly{how}; {_WAITING[self.held]}"
 
     @property
-    def is_running(self) -> bool:
-        """Whether a check runs."""
-        return self._running is not None
+    def running(self) -> FirstCheck | None:
+        """The check that runs, or whose result was not taken yet."""
+        return self._running
 
     @property
     def _verdicts(self) -> Verdicts:
@@ -330,10 +404,10 @@ class TrainerChecks:
         return not self._was_tried
 
     @contextmanager
-    def running(
+    def beside(
         self, ahead: KnownTrials | NewTuner | None, step_seconds: float | None
     ) -> Iterator[None]:
-        """Check the trainer meanwhile; the check has ended when the context has.
+        """Check the trainer meanwhile; a check that still runs then ends with the context.
 
         Without trials ahead nothing is checked. `step_seconds` is the user's limit for a step.
         """
@@ -352,16 +426,44 @@ class TrainerChecks:
         try:
             yield
         finally:
-            self._running = None
-            check.close()
+            check.cancel()
+            if self._running is not None:
+                self._keep_what_was_found(check)
+                self._running = None
 
-    def finish(
-        self, allow_failed_check: bool, *, is_audited: bool, display: RunDisplay | None
-    ) -> None:
-        """Wait for the check that runs, if any, and record its verdict.
+    def _keep_what_was_found(self, check: FirstCheck) -> None:
+        """Record what a check has found that the end of the run has ended."""
+        with suppress(Exception):  # the run has its own result
+            outcome = check.result()
+            self._results.history.note_audited(check.steps)
+            self.note_files(check)
+            if isinstance(outcome, ResumeReport):
+                self._record(outcome, check)
+                if not outcome.ok:  # nothing has rested on it so far
+                    logger.warning("%s does not resume exactly: %s", self._name, outcome)
 
-        A warning says what is left to the audits of the run. The display shows how far the check
-        is.
+    def note_files(self, check: FirstCheck) -> None:
+        """Record the files that the trainer reads, before there is a verdict."""
+        if files := check.files:
+            fingerprint = self._results.row.spec["fingerprint"]
+            row = verdict(fingerprint, self.device, ok=True, text="no result", files=files)
+            self._verdicts.record(replace(row, rule=NO_VERDICT))
+            self._config.recall_files(self._verdicts)
+            self._warn_of_files(files)
+
+    def wait_for_files(self) -> None:
+        """Wait at the end of a run until files are known: its states rest on their contents."""
+        if self._running is None:
+            return
+        if self._running.wait_for_files():
+            self.note_files(self._running)
+        else:
+            self._warn("was not built in time by its check: files that it reads may not count")
+
+    def finish(self, allow_failed_check: bool, *, is_audited: bool) -> None:
+        """Record the verdict of the check that runs, which is waited for.
+
+        A warning says what is left to the audits of the run.
 
         Raises
         ------
@@ -370,26 +472,23 @@ class TrainerChecks:
         StorageError
             If the verdict cannot be recorded.
         """
-        check = self._running
+        check, self._running = self._running, None
         if check is None:
             return
-        for progress in check.progress():
-            if display is not None:
-                display.say(f"{self.doing}: {progress}; then trials begin")
         outcome = check.result()
         self._results.history.note_audited(check.steps)
-        if check.is_cancelled:
+        if check.is_cancelled and not isinstance(outcome, ResumeReport):
             return
         self._was_tried = True
         match outcome:
             case NotChecked(reason=reason):
                 how = "was checked on the CPU alone" if self._passed_on_cpu else "was not checked"
-                self._warn(f"{how} before this run: {reason}", is_audited)
+                self._warn_of_gap(f"{how} before this run: {reason}", is_audited)
             case OwnCodeFailed(reason=reason):
                 if not allow_failed_check:
                     self._was_tried = False
                     raise ConfigurationError(
-                        f"{self._name} fails before any trial of this run: {reason}{_MAY_FAIL}"
+                        f"{self._name} fails in each trial of its check: {reason}{_MAY_FAIL}"
                     )
             case Refused(reason=reason, remedy=remedy):
                 if not allow_failed_check:
@@ -397,19 +496,19 @@ class TrainerChecks:
                         f"{self._name} refuses a trial of this run: {reason}{remedy}"
                     )
             case ResumeReport():
-                self._record(outcome)
-                self._warn_of_files(outcome)
+                self._record(outcome, check)
+                self._warn_of_files(outcome.files)
                 if not outcome.ok:
                     self._refuse(str(outcome), allow_failed_check)
                 elif outcome.is_cut_short:
                     missing = "; ".join(outcome.unchecked)
-                    self._warn(f"was checked in part; not checked: {missing}", is_audited)
+                    self._warn_of_gap(f"was checked in part; not checked: {missing}", is_audited)
                 else:
                     logger.info("%s: %s", self._name, outcome)
             case _:
                 assert_never(outcome)
 
-    def _record(self, report: ResumeReport) -> None:
+    def _record(self, report: ResumeReport, check: FirstCheck) -> None:
         self._verdicts.record(
             verdict(
                 self._results.row.spec["fingerprint"],
@@ -418,21 +517,23 @@ class TrainerChecks:
                 text=str(report),
                 splits=report.splits,
                 steps=report.steps,
-                files=report.files,
+                files=check.with_edits(report.files),
             )
         )
         self._config.recall_files(self._verdicts)
 
-    def _warn_of_files(self, report: ResumeReport) -> None:
-        """Log the files whose contents do not count, once: later studies have the verdict."""
+    def _warn_of_files(self, files: Mapping[str, str]) -> None:
+        """Log the files whose contents do not count, once: later studies know them."""
         trainer, taken = self._config.known_trainer, self._config.taken
         gaps = () if taken is None else taken.fingerprint.gaps
-        if files := uncovered_files(report.files, trainer, gaps):
-            more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
+        uncovered = uncovered_files(files, trainer, gaps)
+        if new := [each for each in uncovered if each not in self._named_files]:
+            self._named_files.update(new)
+            more = f" and {len(new) - _MOST_NAMED} more" if len(new) > _MOST_NAMED else ""
             logger.warning(
                 "study %s: the code reads files whose contents do not count, since they are large "
                 "or many: %s%s; count them by fingerprint_data: data_digest(path)",
-                *(self._config.name, ", ".join(files[:_MOST_NAMED]), more),
+                *(self._config.name, ", ".join(new[:_MOST_NAMED]), more),
             )
 
     def record_audit(self, failure: AuditFailure) -> None:
@@ -476,13 +577,12 @@ class TrainerChecks:
                 f"merge=False, or allow_failed_check=True. {reason}"
             )
 
-    def _warn(self, text: str, is_audited: bool) -> None:
-        logger.warning(
-            "%s %s. %s; 'dasktune check' has no time limit",
-            self._name,
-            text,
-            "That is left to the audits" if is_audited else "Nothing else tests that",
-        )
+    def _warn_of_gap(self, text: str, is_audited: bool) -> None:
+        left = "That is left to the audits" if is_audited else "Nothing else tests that"
+        self._warn(f"{text}. {left}; 'dasktune check' has no time limit")
+
+    def _warn(self, text: str) -> None:
+        logger.warning("%s %s", self._name, text)
 
 
 def trials_ahead(

@@ -242,7 +242,7 @@ class Optimizer:
 
     def plan_of_run(self, run: str) -> JobPlan:
         """Return the plan that workers get at the beginning of a run of that name."""
-        return job_plan(self._parts, run, Timeouts(), is_compared=self._checks.is_running)
+        return job_plan(self._parts, run, Timeouts(), is_compared=self._checks.running is not None)
 
     def engine(self) -> Engine:
         """Return a new engine of the study."""
@@ -367,13 +367,13 @@ class Optimizer:
     ) -> Meter:
         """Run a tuner on the user's cluster or a local one, and check the trainer meanwhile."""
         parts, meter = self._parts, beginning.meter
-        doing = None if ahead is None else self._checks.doing
+        doing = None if ahead is None else self._checks.doing()
         with (
             displayed(parts.results, options.progress, doing) as display,
             parts.feeds,
             self._current.stoppable(meter),
             interruptible(self.stop, lambda: interrupted(parts.config, meter)),
-            self._checks.running(ahead, options.timeouts.step_seconds),
+            self._checks.beside(ahead, options.timeouts.step_seconds),
             cluster_of(options.client, options.workers, gpus, options.trials_per_gpu) as client,
         ):
             return TunerRun(

@@ -31,6 +31,7 @@ from dasktune._study.beginning import (
     take_over,
 )
 from dasktune._study.callbacks import Announcer
+from dasktune._study.check_beside import CheckBeside
 from dasktune._study.current_run import CurrentRun, noted
 from dasktune._study.first_check import TrainerChecks
 from dasktune._study.parts import StudyParts
@@ -63,6 +64,7 @@ class TunerRun:
         self._memory = parts.memory
         self._checks, self._current = checks, current
         self._client, self._display, self._announcer = client, display, announcer
+        self._check = CheckBeside(checks, self._finish_check, self._refuse_changed_files, display)
 
     def train(self, beginning: Beginning, alone: AloneRule) -> Meter:
         """Run the tuner to its end; return the meter of the last run.
@@ -74,7 +76,7 @@ class TunerRun:
         while True:
             try:
                 with nullcontext() if is_first else noted(beginning.meter):
-                    self._carry_out(beginning, alone, is_checked=is_first)
+                    self._carry_out(beginning, alone)
                 return beginning.meter
             except (AuditDifferenceError, ResumeRefusedError) as error:
                 alone = self._alone_after(error, beginning.run)
@@ -104,7 +106,7 @@ class TunerRun:
         beginning.meter.stopped_by = before.stopped_by
         return beginning
 
-    def _carry_out(self, beginning: Beginning, alone: AloneRule, *, is_checked: bool) -> None:
+    def _carry_out(self, beginning: Beginning, alone: AloneRule) -> None:
         """Carry out one run; the trials of a rule are not merged."""
         place, history = beginning.place, self._memory.history
         with self._memory.deciding():
@@ -124,10 +126,13 @@ class TunerRun:
                     self._client,
                     on_turn=self._parts.feeds.following(on_turn),
                     on_safe=self._announcer.take,
+                    check=self._check,
                 ) as runner,
                 self._current.carried_out_by(runner),
             ):
-                runner.run(begin, wait=self._finish_check if is_checked else None)
+                runner.run(begin)
+            if not self._current.is_stopping:
+                self._check.wait_for_files()
 
     def _started(self, beginning: Beginning, engine: Engine, alone: AloneRule) -> StudyRun:
         """Return the driver's parts for one run."""
@@ -148,7 +153,7 @@ class TunerRun:
             known_states=memory.known_states,
             plan=job_plan(
                 *(parts, beginning.run, options.timeouts),
-                is_compared=self._checks.is_running,
+                is_compared=self._checks.running is not None,
                 proves=not options.allow_failed_check,
             ),
             engine=engine,
@@ -165,11 +170,10 @@ class TunerRun:
         )
 
     def _finish_check(self) -> None:
-        """Wait for the check; a file that it saw may have been changed meanwhile."""
-        self._checks.finish(
-            self._options.allow_failed_check,
-            is_audited=self._options.audited_share > 0,
-            display=self._display,
-        )
+        is_audited = self._options.audited_share > 0
+        self._checks.finish(self._options.allow_failed_check, is_audited=is_audited)
+
+    def _refuse_changed_files(self) -> None:
+        """Refuse to go on if a file that the check saw was changed meanwhile."""
         if self._parts.config.read_files:
             self._parts.code.refuse_change()

@@ -153,7 +153,8 @@ class AuditRun:
         # It compares the steps; a trainer that cannot resume is found by them.
         proving = trainers.proving(proof, refuses=False)
         run = trainers.new(stage.seed, self._keyed, step, state, lenders, proving)
-        trainers.known_files.refuse_changed()  # not a difference of the trainer
+        # Not a difference of the trainer.
+        trainers.known_files.refuse_changed(stage.files_known)
         return run
 
     def _advance(self, run: AnyRun) -> AnyRun:

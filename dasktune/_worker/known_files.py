@@ -22,16 +22,19 @@ class KnownFiles:
 
     def __init__(self, job: Job, store: CheckpointStore) -> None:
         self._job, self._store = job, store
-        self._known: dict[str, str] | None = None if job.fingerprint else {}
+        self._known: dict[str, str] = {}
+        self._looked = 0
 
-    def refuse_changed(self) -> None:
+    def refuse_changed(self, files_known: int) -> None:
         """Raise a `StorageError` if a file has another content than in the check.
 
         It ends the run and fails no trial: once the file is back, the run may go on. A file that
         this machine lacks is left out: if a trainer needs it, the trainer says so itself.
+
+        For `files_known` see `StageSpec`.
         """
-        if self._known is None:
-            # When the first stage begins: the check of this run has ended then.
+        if self._job.fingerprint and self._looked < files_known:
+            self._looked = files_known
             self._known = files_of(Verdicts(None, self._store.files).of(self._job.fingerprint))
         changed = changed_files(self._known, self._job.code_folder)
         if names := [path for path, content in changed if content != MISSING]:

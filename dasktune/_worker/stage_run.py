@@ -119,7 +119,8 @@ class StageRun:
             if is_out_of_memory(error) or spoils_process(error):
                 raise
             return self._refused(error)
-        self._trainers.known_files.refuse_changed()  # what was built has read them by now
+        # What was built has read them by now.
+        self._trainers.known_files.refuse_changed(spec.files_known)
         self._saved_at = time.monotonic()
         self._start_seconds = 0.0 if live.is_warm else self._saved_at - began
         live.unsaved_seconds += self._start_seconds

@@ -29,6 +29,7 @@ from dasktune.graph.events import (
     Reports,
     Saved,
     SaveMissed,
+    StagesHeld,
     Started,
     StatesRead,
     StopStage,
@@ -328,7 +329,7 @@ class Dispatcher:
                 self.frontier.order(deepest_first=event.is_crowded)
             case Granted():
                 self._granted(event)
-            case Paused() | AuditsRun():
+            case Paused() | AuditsRun() | StagesHeld():
                 self.placing.receive(event)
             case Tick():
                 pass

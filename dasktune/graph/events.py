@@ -294,6 +294,13 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagesHeld:
+    """The check of the trainer runs, or has ended: which stages must wait for it from now on."""
+
+    which: Literal["all", "resumes", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditsRun:
     """These audits are under way, and no others.
 
@@ -333,6 +340,7 @@ Event = (
     | Granted
     | Paused
     | AuditsRun
+    | StagesHeld
     | Tick
 )
 

@@ -23,6 +23,7 @@ from dasktune.graph.policies.broken_workers import Aside, BrokenWorkers
 from dasktune.graph.policies.paused_workers import PausedWorkers
 from dasktune.graph.policies.several_workers import SeveralWorkers
 from dasktune.graph.policies.shared_devices import SharedDevices
+from dasktune.graph.policies.unchecked_trainer import UncheckedTrainer
 from dasktune.needs import Needs, Offer
 from dasktune.types import Sequences, Step
 
@@ -392,6 +393,12 @@ class RunView:
         """Yield the workers that Dask has paused."""
         policy = self._dispatcher.placing.policy(PausedWorkers)
         return filter(policy.workers.__contains__, self.slots) if policy else iter(())
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether no check of the trainer runs."""
+        policy = self._dispatcher.placing.policy(UncheckedTrainer)
+        return policy is None or not policy.is_open
 
     @property
     def is_idle(self) -> bool:

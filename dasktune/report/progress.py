@@ -118,6 +118,7 @@ class ProgressDisplay:
         self._live = live
         self._clock = clock
         self._due = -math.inf
+        self.note = ""
         self._last: RunSnapshot | None = None
         self._speeds: deque[tuple[float, int]] = deque()
 
@@ -155,6 +156,8 @@ class ProgressDisplay:
         grid.add_row("saved", saved_text(ahead))
         grid.add_row("workers", workers_text(snapshot))
         grid.add_row("best", self._best(trials, snapshot))
+        if self.note:
+            grid.add_row("", Text(self.note, "dim"))
         return grid
 
     def _times(self, snapshot: RunSnapshot, left: int) -> Text:
@@ -209,6 +212,13 @@ class RunDisplay:
     def say(self, text: str) -> None:
         """Draw a line that says what the run waits for."""
         self._live.update(Text.assemble((self._study.name, "bold"), "  ", text), refresh=True)
+
+    def note(self, text: str) -> None:
+        """Show a line below the run; in its place before there is one."""
+        if self._progress is not None:
+            self._progress.note = text
+        if text and (self._progress is None or not self._progress.redraws):
+            self.say(text)
 
     def follow(self, engine: Engine) -> ProgressDisplay:
         """Show the run of an engine; return what receives its snapshots."""

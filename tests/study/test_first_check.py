@@ -45,6 +45,7 @@ SPACE = dt.Space(lr=[0.1, dt.sequences.Piecewise([0.1, 0.2], boundaries=[4])])
 UNIQUE = 7 + 3
 CHECKED = 18
 """Steps of a whole check."""
+WAITS = "what goes on from a stored state waits for it"
 
 
 class Logged(Adding):
@@ -59,8 +60,8 @@ class Logged(Adding):
 
     @property
     def is_in_check(self) -> bool:
-        """Whether this process was started by the driver; these tests' workers are threads."""
-        return os.getppid() == self.config["driver"]
+        """Whether this process is one of a check; these tests' workers are threads."""
+        return os.getpid() != self.config["driver"]
 
 
 class Forgetful(Logged):
@@ -171,17 +172,16 @@ def recorded(study: Study) -> tuple[list[bool], int]:
 
 
 @pytest.mark.process
-def test_a_wrong_trainer_is_stopped_before_it_trains(tmp_path: Path, two_threads: Client) -> None:
+def test_a_wrong_trainer_resumes_nothing(tmp_path: Path, two_threads: Client) -> None:
     with made(tmp_path, Forgetful) as study:
         with pytest.raises(
             ConfigurationError, match=r"(?s)Forgetful must resume exactly.*trainer\.calls"
         ):
             run(study, two_threads)
         summary = study.summary()
-        assert (study.trials, study.stages(), study.tuners) == ([], [], [])
-        assert list(study.store.keys()) == []
-        assert (summary["steps_executed"], summary["steps_audited"]) == (0, checked_steps(tmp_path))
-        assert summary["steps_audited"] > 0
+        assert summary["steps_executed"] <= STEPS, "the second trial would load a state"
+        assert {trial.state.name for trial in study.trials} <= {"COMPLETE", "RUNNING"}
+        assert summary["steps_audited"] == checked_steps(tmp_path) > 0
         assert recorded(study) == ([False], 1)
     before = checked_steps(tmp_path)
     with made(tmp_path, Forgetful, name="second", database=str(tmp_path / "other.db")) as second:
@@ -203,7 +203,7 @@ def test_a_passed_check_is_recorded_once_for_all_studies(
         run(study, two_threads, progress=True)
         checking = "checking that Logged resumes exactly: "
         assert lines[0] == "starting workers"
-        assert f"{checking}step 1 of {CHECKED}; then trials begin" in lines
+        assert f"{checking}step 1 of {CHECKED}; {WAITS}" in lines
         summary = study.summary()
         assert (summary["steps_executed"], summary["steps_audited"]) == (UNIQUE, CHECKED)
         assert summary["merge_rate"] == 2 * STEPS / UNIQUE
@@ -229,7 +229,7 @@ def test_a_check_that_an_older_version_passed_is_made_again(
         study.results.history.note("check", fingerprint=fingerprint, ok=True, text="passed")
         run(study, two_threads, progress=None)
         assert study.summary()["steps_audited"] == CHECKED
-    line = "first: checking that Logged resumes exactly; then trials begin\n"
+    line = f"first: checking that Logged resumes exactly; {WAITS}\n"
     assert capsys.readouterr().err == line, "there is no terminal"
 
 
@@ -278,9 +278,9 @@ def test_a_trainer_that_always_fails_stops_the_run_once(
     words = r"AttributeError: 'Buggy' object has no attribute 'totl'.* \(.*\.py:\d+: self\.totl"
     with made(tmp_path, Buggy) as study:
         for _ in range(2):
-            with pytest.raises(ConfigurationError, match=f"fails before any trial .*{words}"):
+            with pytest.raises(ConfigurationError, match=f"fails in each trial of its .*{words}"):
                 run(study, two_threads)
-        assert study.trials == []
+        assert {trial.state.name for trial in study.trials} == {"RUNNING"}, "no trial's fault"
         assert caplog.text == ""
         run(study, two_threads, check=False)
         assert {trial.state.name for trial in study.trials} == {"FAIL"}
@@ -302,7 +302,7 @@ def test_a_trial_that_the_trainer_refuses_stops_the_run(
     with made(tmp_path, Refusing) as study:
         with pytest.raises(ConfigurationError, match="Refusing refuses a trial of this run: the"):
             run(study, two_threads)
-        assert study.summary()["steps_executed"] == 0
+        assert study.summary()["steps_executed"] <= STEPS
     (tmp_path / "allowed").mkdir()
     with made(tmp_path / "allowed", Refusing) as study:
         run(study, two_threads, allow_failed_check=True)
@@ -330,7 +330,7 @@ def test_a_function_with_an_untracked_state_stops_the_run(
     with made(tmp_path, untracked) as study:
         with pytest.raises(ConfigurationError, match=r"refuses .* call run\.track\(noise\)"):
             run(study, one_worker)
-        assert study.trials == []
+        assert {trial.state.name for trial in study.trials} <= {"RUNNING"}
 
 
 @pytest.mark.process
@@ -365,7 +365,7 @@ def no_child_trains(folder: Path) -> bool:
 
 
 @pytest.mark.process
-def test_stop_ends_a_check_and_nothing_is_trained(tmp_path: Path, two_threads: Client) -> None:
+def test_stop_ends_a_check_and_nothing_is_resumed(tmp_path: Path, two_threads: Client) -> None:
     with made(tmp_path, Hanging) as study:
 
         def stop_in_the_check() -> None:
@@ -376,7 +376,8 @@ def test_stop_ends_a_check_and_nothing_is_trained(tmp_path: Path, two_threads: C
         stopping.start()
         run(study, two_threads)
         stopping.join()
-        assert (study.stages(), recorded(study)) == ([], ([], 0))
+        assert recorded(study) == ([], 0)
+        assert study.summary()["steps_executed"] <= STEPS
     assert no_child_trains(tmp_path)
 
 
@@ -407,15 +408,16 @@ WHOLE = sys.argv[1] == "whole"
 if __name__ == "__main__":
     study = dt.create_study(Walk, name="walk", storage=sys.argv[2], metric="loss")
     try:
-        study.optimize(dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=4), workers=1)
+        rates = [0.1, dt.sequences.Piecewise([0.1, 0.2], boundaries=[2])]
+        study.optimize(dt.algos.Grid(dt.Space(lr=rates), max_steps=4), workers=1)
     except ConfigurationError as error:
         print(error)
-    print(len(study.trials), study.summary()["steps_executed"])
+    print(len(study.trials), study.summary()["steps_executed"] > 4)
 """
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize(("kind", "end"), [("whole", "2 8"), ("partial", "0 0")])
+@pytest.mark.parametrize(("kind", "end"), [("whole", "2 True"), ("partial", "2 False")])
 def test_a_trainer_of_a_script_is_checked(tmp_path: Path, kind: str, end: str) -> None:
     script = tmp_path / "walk.py"
     script.write_text(PROGRAM)

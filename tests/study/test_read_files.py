@@ -18,11 +18,12 @@ import dasktune as dt
 from dasktune._study.study import Study
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.database.schema import VerdictRow
-from dasktune.storage.verdicts import Verdicts
+from dasktune.storage.verdicts import Verdicts, files_of
 from dasktune.trainer import data_digest
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.fingerprint.named_files import MOST_BYTES
 from tests.forked import run_forked
+from tests.holding import wait_until
 from tests.toy_trainers import Adding
 
 SCRIPT = """
@@ -158,8 +159,8 @@ def test_an_unchanged_file_changes_nothing_and_is_not_named(
         assert optimize(first, two_threads) == 2.0
         (line,) = (text for text in caplog.messages if "big.bin" in text)
         assert "do not count, since they are large or many: ./big.bin (1048577 bytes)" in line
-        (kept,) = first.database.verdicts(first.results.row.spec["fingerprint"])
-        assert kept.files == {
+        verdicts = first.database.verdicts(first.results.row.spec["fingerprint"])
+        assert files_of(verdicts) == {
             "./net.txt": data_digest("net.txt"),
             "./big.bin": f"{MOST_BYTES + 1} bytes",
         }
@@ -187,7 +188,7 @@ def test_an_open_study_is_refused_after_an_edit(here: Path, two_threads: Client)
 
 
 @pytest.mark.process
-def test_an_edit_while_the_check_runs_is_refused(
+def test_an_edit_after_the_files_are_known_is_refused(
     here: Path, two_threads: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = Verdicts.record
@@ -197,10 +198,37 @@ def test_an_edit_while_the_check_runs_is_refused(
         Path("net.txt").write_text("2")
 
     monkeypatch.setattr(Verdicts, "record", record_and_edit)
-    with made("first") as study:
+    with (
+        made("first") as study,
+        pytest.raises(ConfigurationError, match=r"changed since then: read file \./net\.txt"),
+    ):
+        optimize(study, two_threads)
+
+
+class EditingFirst(Reading):
+    """Edits the file in a run, before its check has trained a step."""
+
+    ignored_config = ("driver",)
+
+    def train(self) -> None:
+        super().train()
+        if os.getpid() == self.config["driver"]:
+            Path("net.txt").write_text("2")
+            Path("edited").touch()
+        else:
+            wait_until(Path("edited").exists)
+
+
+@pytest.mark.process
+def test_states_made_beside_an_edit_are_not_used_again(here: Path, two_threads: Client) -> None:
+    config = {"driver": os.getpid()}
+    with made("first", EditingFirst, config=config) as first:
         with pytest.raises(ConfigurationError, match=r"changed since then: read file \./net\.txt"):
-            optimize(study, two_threads)
-        assert study.stages() == []
+            optimize(first, two_threads)
+        assert list(first.store.keys()), "it trained from step 0 while the check waited"
+    with made("second", EditingFirst, config=config) as second:
+        assert optimize(second, two_threads) == 4.0
+        assert second.summary()["steps_executed"] == 4
 
 
 @pytest.mark.process
@@ -261,6 +289,7 @@ def test_an_edit_in_a_run_ends_it_and_no_trial_is_wrong(here: Path, two_threads:
     lrs = [0.5 + number for number in range(12)]
     tuner = dt.algos.Grid(dt.Space(lr=lrs), max_steps=3)
     options: dict[str, Any] = {"client": two_threads, "progress": False, "last_line": False}
+    dt.check_resume(Editing, {"lr": 0.5}, config={"driver": 0}, storage=str(here / "store"))
     with made("first", Editing, config={"driver": os.getpid()}) as study:
         with pytest.raises(StorageError, match=r"reads \./net\.txt, which must be as when"):
             study.optimize(tuner, **options)

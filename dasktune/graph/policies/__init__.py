@@ -13,8 +13,10 @@ from dasktune.graph.policies.numeric_classes import OneNumericClass
 from dasktune.graph.policies.paused_workers import PausedWorkers
 from dasktune.graph.policies.several_workers import SeveralWorkers
 from dasktune.graph.policies.shared_devices import SharedDevices
+from dasktune.graph.policies.unchecked_trainer import UncheckedTrainer
 
 POLICIES: tuple[PolicyMaker, ...] = (
+    UncheckedTrainer,
     BrokenWorkers,
     PausedWorkers,
     OwnWorkers,

@@ -7,6 +7,7 @@ by itself when its parent is gone. What the trainer has started ends with the pr
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,11 +18,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Self, cast
+from typing import IO, Any, Protocol, Self, cast
+
+import psutil
 
 from dasktune._engine.timeouts import FIRST_CHECK_LOOK_SECONDS, IMPORT_SECONDS
-from dasktune.trainer.check_resume.new_process import COMMAND, CheckJob, findings_of
+from dasktune.errors import TrainerError
+from dasktune.trainer.check_resume.new_process import (
+    COMMAND,
+    CheckJob,
+    findings_of,
+    work_seconds,
+)
 from dasktune.trainer.check_resume.plan import cost_of
+from dasktune.trainer.fingerprint.read_files import OpenedFile
 from dasktune.types import Step
 
 
@@ -36,7 +46,7 @@ class CheckTimes:
     Parameters
     ----------
     seconds
-        Training time of all of them together, with the building of trainers.
+        Work of all of them together, with the building of trainers: see `work_seconds`.
     free
         Number of steps that may be trained however long they take together; 0 for none.
     step_seconds
@@ -54,27 +64,31 @@ class CheckTimes:
 class Watch:
     """Decides from looks at a process whether it is to be ended.
 
+    The limit is one of work: see `work_seconds`.
+
     Parameters
     ----------
     times
         How long the processes of the check may take.
     spent
-        Training time of the processes before this one, in seconds.
+        Work of the processes before this one, in seconds.
     now
         When this one was started, in seconds of the clock of the looks.
 
     Examples
     --------
     >>> watch = Watch(CheckTimes(seconds=30.0), spent=20.0, now=0.0)
-    >>> watch.look(4.0, 0), watch.look(13.0, 2)
+    >>> watch.look(4.0, 0, cpu=3.0), watch.look(13.0, 2, cpu=9.0)
     (None, None)
-    >>> watch.look(14.5, 2)
+    >>> watch.look(14.5, 2, cpu=9.5)
+    >>> watch.look(18.5, 2, cpu=13.5)
     'it was not done after 30 s, at step 3 of its process'
     """
 
     def __init__(self, times: CheckTimes, *, spent: float, now: float) -> None:
         self._times, self._spent = times, spent
         self._begun = self._last = now
+        self._cpu_begun = self._cpu = 0.0
         self._steps: Step | None = None
 
     @property
@@ -82,21 +96,23 @@ class Watch:
         """Number of steps that the process had trained at the last look."""
         return self._steps or 0
 
-    def look(self, now: float, steps: Step | None) -> str | None:
+    def look(self, now: float, steps: Step | None, *, cpu: float) -> str | None:
         """Return the reason to end the process, or None.
 
         Parameters
         ----------
         steps
             Number of steps that it has trained; None before its training has begun.
+        cpu
+            Processor time of the process and of those that it has started, in seconds.
         """
-        times = self._times
+        times, self._cpu = self._times, max(cpu, self._cpu)
         if steps is None:
             waited = now - self._begun
             is_late = waited > times.start_seconds
             return f"its process did not start within {waited:.0f} s" if is_late else None
         if self._steps is None:
-            self._begun = now
+            self._begun, self._cpu_begun = now, self._cpu
         if steps != self._steps:
             self._steps, self._last = steps, now
         silence = now - self._last
@@ -109,8 +125,40 @@ class Watch:
         return f"it was not done after {times.seconds:.0f} s, at step {steps + 1} of its process"
 
     def spent(self, now: float) -> float:
-        """Return the training time of this and the earlier processes at a time, in seconds."""
-        return self._spent + (0.0 if self._steps is None else now - self._begun)
+        """Return the work of this and the earlier processes at a time, in seconds."""
+        if self._steps is None:
+            return self._spent
+        return self._spent + work_seconds(now - self._begun, self._cpu - self._cpu_begun)
+
+
+class WatchedProcess(Protocol):
+    """A process as `subprocess.Popen` gives it."""
+
+    stdin: Any
+    pid: int
+    returncode: Any
+
+    def poll(self) -> int | None:
+        """Return how it ended; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; raise `subprocess.TimeoutExpired` if that takes longer."""
+
+
+Start = Callable[[IO[bytes]], tuple[WatchedProcess, int]]
+"""Starts a process whose errors go into a file; returns it, and the number of its parent."""
+
+
+def start_interpreter(errors: IO[bytes]) -> tuple[WatchedProcess, int]:
+    """Start a new interpreter; it leads a session of its own."""
+    process = subprocess.Popen(
+        COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        start_new_session=True,
+    )
+    return process, os.getpid()
 
 
 class LimitedProcesses:
@@ -125,11 +173,17 @@ class LimitedProcesses:
         Returns whether the check is to end; asked every `FIRST_CHECK_LOOK_SECONDS`.
     clock
         Returns the time in seconds.
+    start
+        Starts a process; by default a new interpreter.
+    has_files
+        Is set once a step is trained: then most files are known that the trainer opens.
 
     Attributes
     ----------
     planned
         Number of steps that the check trains, as far as is known; 0 before its first job.
+    opened
+        The files that the trainer's code has opened, as far as is known.
     """
 
     def __init__(
@@ -138,13 +192,17 @@ class LimitedProcesses:
         *,
         is_cancelled: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
+        start: Start = start_interpreter,
+        has_files: threading.Event | None = None,
     ) -> None:
         self._times, self._is_cancelled, self._clock = times, is_cancelled, clock
+        self._start, self._has_files = start, has_files or threading.Event()
         self._spent = 0.0
         self._next: _StartedProcess | None = None
         self._watch: Watch | None = None
         self._ended: Step = 0
         self.planned: Step = 0
+        self.opened: list[OpenedFile] = []
 
     def __enter__(self) -> Self:
         return self
@@ -162,10 +220,12 @@ class LimitedProcesses:
     def run(self, job: CheckJob) -> dict[str, Any]:
         """Run a job and return its findings, as `run_in_new_process` does.
 
+        Of a job that took too long or was cancelled these are the findings until then.
+
         Raises
         ------
         CheckEndedError
-            If it took too long, or was cancelled.
+            If it was ended without any finding.
         ConfigurationError
             If the trainer refused its hyper-parameters or config.
         TrainerError
@@ -175,15 +235,21 @@ class LimitedProcesses:
         is_first = shown.part == "whole"
         if shown.spans:
             self.planned = self.steps + cost_of(shown.total if is_first else 0, shown.spans)
-        started, self._next = self._next or _StartedProcess(shown), None
-        with started:
-            if is_first:
-                self._next = _StartedProcess(shown)
-            started.give(shown)
-            self._follow(started.process, shown.steps_path)
+        started, self._next = self._next or _StartedProcess(shown, self._start), None
+        try:
+            with started:
+                if is_first:
+                    self._next = _StartedProcess(shown, self._start)
+                started.give(shown)
+                self._follow(started.process, shown)
+        except CheckEndedError as error:
+            try:
+                return shown.findings()
+            except (OSError, ValueError, TrainerError):  # none, or half of them
+                raise error from None
         return findings_of(shown, started.completed())
 
-    def _follow(self, process: subprocess.Popen[bytes], steps_path: Path) -> None:
+    def _follow(self, process: WatchedProcess, job: CheckJob) -> None:
         """Wait until the process ends; raise if it must not go on."""
         self._watch = watch = Watch(self._times, spent=self._spent, now=self._clock())
         is_running = True
@@ -194,12 +260,22 @@ class LimitedProcesses:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(FIRST_CHECK_LOOK_SECONDS)
                     is_running = False
-                reason = watch.look(self._clock(), _steps_in(steps_path))
+                cpu = _cpu_seconds(process.pid)
+                reason = watch.look(self._clock(), _steps_in(job.steps_path), cpu=cpu)
+                self._look_at_files(job)
                 if is_running and reason is not None:
                     raise CheckEndedError(reason)
         finally:
             self._spent = watch.spent(self._clock())
             self._watch, self._ended = None, self.steps
+            self._look_at_files(job)
+
+    def _look_at_files(self, job: CheckJob) -> None:
+        """Take the files that are known, once a step is trained."""
+        with suppress(OSError, ValueError):
+            opened = json.loads(job.opened_path.read_text())
+            self.opened = [(path, is_near) for path, is_near in opened]
+            self._has_files.set()
 
 
 class _StartedProcess:
@@ -209,18 +285,12 @@ class _StartedProcess:
     that the trainer starts are killed with it.
     """
 
-    def __init__(self, job: CheckJob) -> None:
+    def __init__(self, job: CheckJob, start: Start) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
-        self.process = subprocess.Popen(
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-            start_new_session=True,
-        )
+        self.process, parent = start(self._errors)
         with suppress(OSError):  # it has ended, and its exit code says more
             # It reads this before it imports anything of the user's.
-            self._input.write(job.opening)
+            self._input.write(replace(job, parent=parent).opening)
             self._input.flush()
 
     def __enter__(self) -> Self:
@@ -265,7 +335,18 @@ def _steps_in(path: Path) -> Step | None:
         return None
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _cpu_seconds(pid: int) -> float:
+    """Return the processor time of a process and of all that it has started; 0 if it is gone."""
+    total = 0.0
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for each in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                total += sum(each.cpu_times()[:4])  # of children that have ended, too
+    return total
+
+
+def _kill(process: WatchedProcess) -> None:
     """Kill a process if it runs, and what it has started in any case."""
     if hasattr(os, "killpg"):
         # It leads its group. The group keeps its number as long as anything of it is left, and
@@ -273,4 +354,5 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     elif process.poll() is None:
-        process.kill()
+        with suppress(psutil.Error):
+            psutil.Process(process.pid).kill()

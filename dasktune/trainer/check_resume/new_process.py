@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dasktune._engine.alike import user_line
-from dasktune._engine.timeouts import PARENT_LOOK_SECONDS
+from dasktune._engine.timeouts import FIRST_CHECK_WAITING, PARENT_LOOK_SECONDS
 from dasktune.errors import (
     ConfigurationError,
     ResumeError,
@@ -87,10 +87,10 @@ class CheckJob:
     tolerance
         Relative difference of numbers that the check allows; 0 means bit for bit.
     seconds
-        The time after which no step above `free` begins; None for no limit.
+        The work after which no step above `free` begins; None for no limit. See `work_seconds`.
     parent
-        The process that watches this one: it is shown each step, and when it is gone this one
-        ends. None if nothing does.
+        The parent of a process that is watched: each step is shown, and when the parent is gone
+        the process ends. None if nothing watches it.
     """
 
     part: Literal["whole", "rest"]
@@ -117,6 +117,16 @@ class CheckJob:
     def order(self) -> bytes:
         """The second part of the input of its process."""
         return pickle.dumps(self)
+
+    def findings(self) -> dict[str, Any]:
+        """Return what its process has found so far."""
+        findings: dict[str, Any] = load(self.folder, self.part)
+        return findings
+
+    @property
+    def opened_path(self) -> Path:
+        """The file with the files that the first process has opened; it is there after a step."""
+        return Path(self.folder, "opened.json")
 
     @property
     def steps_path(self) -> Path:
@@ -150,7 +160,7 @@ def findings_of(job: CheckJob, done: subprocess.CompletedProcess[bytes]) -> dict
         message = lines[-1] if lines else f"the process ended with code {done.returncode}"
         raised = text[max(text.find("Traceback (most recent"), 0) :]
         raise TrainerError(f"{job.code.qualname} failed in check_resume: {message}", raised)
-    findings: dict[str, Any] = load(job.folder, job.part)
+    findings = job.findings()
     if _UNKNOWN in findings:
         raise UnknownValueError(findings[_UNKNOWN])
     if _BROKEN in findings:
@@ -179,8 +189,15 @@ _room = _Room()
 def save(state: object, folder: str, name: str) -> None:
     """Write a state into two files, encoded as in a checkpoint."""
     snapshot = encode(state, allocate=_room)
-    Path(folder, f"{name}.json").write_text(json.dumps(snapshot.document))
     Path(folder, f"{name}.bin").write_bytes(snapshot.data.data)
+    _write(Path(folder, f"{name}.json"), snapshot.document)
+
+
+def _write(path: Path, document: object) -> None:
+    """Write JSON; a process that is killed leaves no half of it."""
+    aside = path.with_suffix(".new")
+    aside.write_text(json.dumps(document))
+    aside.replace(path)
 
 
 def load(folder: str, name: str) -> Any:
@@ -194,32 +211,6 @@ def load(folder: str, name: str) -> Any:
     return decode(document, data, copy=False)
 
 
-def main(clock: Callable[[], float] = time.monotonic) -> None:
-    """Import the code and run the job on standard input; only the parent process writes there."""
-    path, code, parent = pickle.load(sys.stdin.buffer)
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    sys.path[:] = path
-    take_gpu_memory_as_needed()
-    opened = OpenedFiles(code.module.partition(".")[0])
-    trainer_class = unpack(code)
-    job: CheckJob = pickle.load(sys.stdin.buffer)
-    meter = StepMeter(job, clock)  # after the imports, which are no training
-    part = _whole if job.part == "whole" else _rest
-    opened.begin()
-    try:
-        findings = {**part(job, trainer_class, meter), "files": opened.read()}
-    except UnknownValueError as error:
-        line = user_line(traceback.format_exc())
-        findings = {_UNKNOWN: f"{error} ({line})" if line else str(error)}
-    except ConfigurationError as error:
-        findings = {_REFUSED: str(error)}
-    except (StateError, TrainerError) as error:  # it breaks a rule of trainers in each trial
-        line = user_line(traceback.format_exc())
-        findings = {_BROKEN: [f"{error} ({line})" if line else str(error), traceback.format_exc()]}
-    save(findings, job.folder, job.part)
-
-
 def _end_with(parent: int) -> None:
     """End this process, and what it has started, when the one that watches it is gone.
 
@@ -230,6 +221,36 @@ def _end_with(parent: int) -> None:
     if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
+
+
+def work_seconds(wall: float, cpu: float) -> float:
+    """Return the work of a process: its processor time, within its time and a tenth of that.
+
+    On a busy machine a process waits for processors, and does the same work in a longer time. One
+    that hardly computes waits for something else, which must end at some time.
+
+    Examples
+    --------
+    >>> work_seconds(10.0, 4.0), work_seconds(10.0, 60.0), work_seconds(10.0, 0.0)
+    (4.0, 10.0, 1.0)
+    """
+    return min(wall, max(cpu, wall / FIRST_CHECK_WAITING))
+
+
+class WorkClock:
+    """The work of this process since the clock was made, in seconds; see `work_seconds`."""
+
+    def __init__(self) -> None:
+        self._begun = self._now()
+
+    def __call__(self) -> float:
+        """Return it."""
+        wall, cpu = (now - begun for now, begun in zip(self._now(), self._begun, strict=True))
+        return work_seconds(wall, cpu)
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        return time.monotonic(), sum(os.times()[:4])
 
 
 class StepMeter:
@@ -248,7 +269,7 @@ class StepMeter:
 
     @property
     def seconds(self) -> float:
-        """Time since the job began."""
+        """Work since the job began."""
         return self._clock() - self._start
 
     @property
@@ -271,7 +292,38 @@ class StepMeter:
                 file.write(steps)
 
 
-def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, Any]:
+def main(clock: Callable[[], Callable[[], float]] = WorkClock) -> None:
+    """Import the code and run the job on standard input; only the parent process writes there."""
+    path, code, parent = pickle.load(sys.stdin.buffer)
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    sys.path[:] = path
+    take_gpu_memory_as_needed()
+    opened = OpenedFiles(code.module.partition(".")[0])
+    trainer_class = unpack(code)
+    job: CheckJob = pickle.load(sys.stdin.buffer)
+    meter = StepMeter(job, clock())  # after the imports, which are no training
+    opened.begin()
+    try:
+        if job.part == "whole":
+            found = _whole(job, trainer_class, meter, opened)
+        else:
+            found = _rest(job, trainer_class, meter)
+        findings = {**found, "files": opened.read()}
+    except UnknownValueError as error:
+        line = user_line(traceback.format_exc())
+        findings = {_UNKNOWN: f"{error} ({line})" if line else str(error)}
+    except ConfigurationError as error:
+        findings = {_REFUSED: str(error)}
+    except (StateError, TrainerError) as error:  # it breaks a rule of trainers in each trial
+        line = user_line(traceback.format_exc())
+        findings = {_BROKEN: [f"{error} ({line})" if line else str(error), traceback.format_exc()]}
+    save(findings, job.folder, job.part)
+
+
+def _whole(
+    job: CheckJob, trainer_class: type, meter: StepMeter, opened: OpenedFiles
+) -> dict[str, Any]:
     seed_global(job.seed, job.device)
     run = TrainerRun.start(
         trainer_class,
@@ -301,6 +353,8 @@ def _whole(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, An
             is_saved = any(run.step == span.split for span in spans)
             before = {} if log.metrics else _held(run)
             log.add(run, with_state=any(span.split <= run.step <= span.stop for span in spans))
+            if job.parent is not None:  # which may end this process
+                _write(job.opened_path, opened.so_far())
             if before:
                 now = _held(run)
                 traces.update({path: now[path] for path in now if now[path] != before.get(path)})
@@ -362,6 +416,9 @@ def _rest(job: CheckJob, trainer_class: type, meter: StepMeter) -> dict[str, Any
         )
         if run.step == job.total:
             findings["final"] = _copied(run, job.folder)
+        if job.parent is not None:  # which may end this process
+            known = {name: each for name, each in findings.items() if name != "final"}
+            save({**known, "trained": meter.trained}, job.folder, job.part)
         last = run, log, Span(split=span.split, stop=run.step), whole["proofs"][span.split]
     if last is not None:
         findings |= _evaluating(job, trainer_class, meter, *last)

@@ -50,8 +50,12 @@ class OpenedFiles:
         self._start = time.time_ns()
 
     def read(self) -> list[OpenedFile]:
-        """Return the files that own code has read and not written, in the order of reading."""
+        """Return the files that own code has read and not written; no further ones are noted."""
         self._is_over = True
+        return self.so_far()
+
+    def so_far(self) -> list[OpenedFile]:
+        """Return the files that own code has read and not written, in the order of reading."""
         paths = [*self._paths]  # another thread may just add one
         kept = [path for path in paths if path not in self._written]
         return [

@@ -20,6 +20,9 @@ RULE = 2
 """Version of the check. Rule 1 resumed once, and passed what differed without an effect; its
 results are notes of single studies."""
 
+NO_VERDICT = 0
+"""In place of the version: the check has no result, and knows files that the trainer reads."""
+
 
 def verdict(
     fingerprint: str,

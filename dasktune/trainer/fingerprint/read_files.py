@@ -20,6 +20,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from dasktune.errors import ConfigurationError
 from dasktune.trainer.fingerprint.data import data_digest
@@ -91,6 +92,24 @@ def changed_files(files: Mapping[str, str], folder: str | None) -> list[tuple[st
 def places(files: Mapping[str, str], folder: str | None) -> list[str]:
     """Return the absolute paths of files; the arguments are those of `changed_files`."""
     return [os.path.abspath(_place(path, folder)) for path in files]
+
+
+def changed_since(files: Mapping[str, str], folder: str | None, since: int) -> set[str]:
+    """Return the paths of files that were written at a time or later.
+
+    Parameters
+    ----------
+    files, folder
+        As for `changed_files`.
+    since
+        Nanoseconds since the epoch.
+    """
+    late = set()
+    for path in files:
+        with suppress(OSError):
+            if os.stat(_place(path, folder)).st_mtime_ns >= since:
+                late.add(path)
+    return late
 
 
 def uncovered_files(

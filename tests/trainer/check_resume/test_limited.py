@@ -140,16 +140,35 @@ def test_a_check_ends_when_its_driver_was_killed(tmp_path: Path) -> None:
     wait_until(lambda: all_gone(pids), seconds=PATIENCE)
 
 
-LOOKS: list[tuple[CheckTimes, list[tuple[float, int | None]], list[str | None]]] = [
-    (CheckTimes(seconds=30.0), [(59.0, None), (61.0, None)], [None, "its process did not start"]),
+STEPS = [(1.0, 0), (100.0, 0), (101.0, 1), (200.0, 1), (201.5, 1)]
+
+Look = tuple[float, int | None, float]
+"""A time, the number of steps, and the processor time until then."""
+
+LOOKS: list[tuple[CheckTimes, list[Look], list[str | None]]] = [
     (
         CheckTimes(seconds=30.0),
-        [(59.0, 0), (88.0, 0), (90.0, 0)],
+        [(59.0, None, 59.0), (61.0, None, 61.0)],
+        [None, "its process did not start"],
+    ),
+    (
+        CheckTimes(seconds=30.0),
+        [(59.0, 0, 59.0), (88.0, 0, 88.0), (90.0, 0, 90.0)],
+        [None, None, "after 30 s"],
+    ),
+    (  # on a busy machine, and one that waits
+        CheckTimes(seconds=30.0),
+        [(0.0, 0, 0.0), (200.0, 5, 29.0), (299.0, 6, 30.0), (301.0, 6, 30.0)],
+        [None, None, None, "after 30 s"],
+    ),
+    (  # with several threads
+        CheckTimes(seconds=30.0),
+        [(0.0, 0, 0.0), (29.0, 5, 200.0), (31.0, 5, 210.0)],
         [None, None, "after 30 s"],
     ),
     (
         CheckTimes(seconds=30.0, free=5, step_seconds=100.0),
-        [(1.0, 0), (100.0, 0), (101.0, 1), (200.0, 1), (201.5, 1)],
+        [(now, steps, now) for now, steps in STEPS],
         [None, None, None, None, "step 2 of its process took longer than 100 s"],
     ),
 ]
@@ -157,16 +176,17 @@ LOOKS: list[tuple[CheckTimes, list[tuple[float, int | None]], list[str | None]]]
 
 @pytest.mark.parametrize(("times", "looks", "reasons"), LOOKS)
 def test_watch_decides_by_times_and_steps(
-    times: CheckTimes, looks: list[tuple[float, int | None]], reasons: list[str | None]
+    times: CheckTimes, looks: list[Look], reasons: list[str | None]
 ) -> None:
     watch = Watch(times, spent=0.0, now=0.0)
     for look, reason in zip(looks, reasons, strict=True):
-        text = watch.look(*look)
+        now, steps, cpu = look
+        text = watch.look(now, steps, cpu=cpu)
         assert text is None if reason is None else text is not None and reason in text, look
 
 
 def test_watch_counts_the_time_of_earlier_processes() -> None:
     watch = Watch(CheckTimes(seconds=30.0), spent=25.0, now=100.0)
-    assert (watch.look(104.0, 0), watch.look(109.0, 3)) == (None, None)
+    assert (watch.look(104.0, 0, cpu=1.0), watch.look(109.0, 3, cpu=6.0)) == (None, None)
     assert (watch.spent(109.0), watch.steps) == (30.0, 3)
-    assert watch.look(109.5, 3) is not None
+    assert watch.look(109.5, 3, cpu=6.5) is not None
