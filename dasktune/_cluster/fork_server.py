@@ -16,10 +16,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
+from types import FunctionType, ModuleType
 from typing import Any
 
 from dasktune.trainer.check_switch import is_on
@@ -41,6 +42,12 @@ LIBRARIES = (
 
 BY_DRIVER = ("torch",)
 """Modules that it imports if the driver has: importing them starts no thread."""
+
+OF_TRAINERS = ("lightgbm", "lightning", "pandas", "scipy", "sklearn", "torch", "xgboost")
+"""Libraries that it imports if the trainer's module names anything of them, for the same reason."""
+
+WITH_OPTIMIZERS = "torch._dynamo"
+"""What torch itself imports when the first optimizer is made, for longer than torch."""
 
 OWN_ENVIRONMENT = {
     # Dask's own value gives freed memory back at once: tensors of every step are then new
@@ -87,14 +94,33 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_forked)
 
 
-def start() -> None:
-    """Start the server, if it may be used; it imports while the caller goes on."""
+def libraries_of(trainer: type) -> list[str]:
+    """Return the modules of libraries that a trainer's module names, and that may be imported."""
+    named = list(vars(sys.modules.get(trainer.__module__, sys)).values())
+    names = [
+        value.__name__ if isinstance(value, ModuleType) else _module_of(value) for value in named
+    ]
+    found = sorted({name for name in names if name.partition(".")[0] in OF_TRAINERS})
+    uses_torch = any(name.partition(".")[0] == "torch" for name in found)
+    return [*found, WITH_OPTIMIZERS] if uses_torch else found
+
+
+def _module_of(value: object) -> str:
+    name = getattr(value, "__module__", None) if isinstance(value, type | FunctionType) else None
+    return name if isinstance(name, str) else ""
+
+
+def start(libraries: Iterable[str] = ()) -> None:
+    """Start the server, if it may be used; it imports while the caller goes on.
+
+    `libraries` are imported, too: see `libraries_of`.
+    """
     server: Any = forkserver._forkserver
     is_taken = server._forkserver_pid is not None or server._preload_modules != MAIN
     if is_taken or not IS_SAFE or not is_on(SWITCH):
         return
     loaded = [name for name in BY_DRIVER if name in sys.modules]
-    forkserver.set_forkserver_preload([*loaded, *LIBRARIES])
+    forkserver.set_forkserver_preload([*loaded, *libraries, *LIBRARIES])
     variables = _variables()
     try:
         with ctrl_c_held_back(), _environment({**variables, **_for_imports()}):

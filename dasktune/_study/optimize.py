@@ -348,7 +348,7 @@ class Optimizer:
             if problem := guard_problem():
                 raise ConfigurationError(problem)
             if not gpus:
-                fork_server.start()
+                fork_server.start(fork_server.libraries_of(self._parts.config.known_trainer))
 
     def _trials_ahead(self, options: RunOptions, beginning: Beginning) -> KnownTrials | NewTuner:
         """Return the trials that the check of the trainer may train."""

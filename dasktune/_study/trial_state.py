@@ -35,6 +35,7 @@ from dasktune.trainer.isolation import give_own_generator
 from dasktune.trainer.lifecycle import TrainerRun
 from dasktune.trainer.proof.proof import packed, unpacked
 from dasktune.trainer.proof.remedies import Proving
+from dasktune.trainer.settings import use_deterministic_algorithms
 from dasktune.types import Direction, Step, TrialState, Value
 
 logger = logging.getLogger(__name__)
@@ -323,5 +324,5 @@ def _undisturbed() -> Iterator[None]:
         restore_global(states)
         if torch is not None:
             torch.set_num_threads(threads)
-            torch.use_deterministic_algorithms(is_exact, warn_only=warns)
+            use_deterministic_algorithms(is_exact, warns=warns)
             torch.backends.cudnn.benchmark = benchmark

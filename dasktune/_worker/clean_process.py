@@ -190,7 +190,10 @@ def _imported_anew(code: TrainerCode, changed: str) -> type:
         ) from error
 
 
-OWN_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+OWN_VARIABLES = (
+    *("CUBLAS_WORKSPACE_CONFIG", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+    "TORCHINDUCTOR_DETERMINISTIC",
+)
 """Variables of the environment that dasktune itself sets."""
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import decimal
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -232,7 +233,21 @@ def _shown_algorithms(value: tuple[bool, bool]) -> str:
 
 
 def _set_algorithms(value: str) -> None:
-    _torch().use_deterministic_algorithms(value != "any", warn_only="warned" in value)
+    use_deterministic_algorithms(value != "any", warns="warned" in value)
+
+
+def use_deterministic_algorithms(is_on: bool, *, warns: bool = False) -> None:
+    """Have torch, which is imported, use only algorithms that give the same bits, or any.
+
+    torch's own function of this name imports its compiler at once, which takes seconds. The
+    variable has the same effect if the compiler is imported later.
+    """
+    if is_on:
+        os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")
+    _torch().set_deterministic_debug_mode("default" if not is_on else "warn" if warns else "error")
+    compiler: Any = sys.modules.get("torch._inductor.config")
+    if compiler is not None:
+        compiler.deterministic = is_on
 
 
 def _gradients() -> bool:

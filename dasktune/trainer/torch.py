@@ -24,6 +24,7 @@ from dasktune.trainer.generators import (
 )
 from dasktune.trainer.optional_torch import IS_INSTALLED, torch
 from dasktune.trainer.proof.remedies import cleared_parameters
+from dasktune.trainer.settings import use_deterministic_algorithms
 from dasktune.trainer.undivided import Undivided
 
 _GIVEN = ("config", "seed", "device")
@@ -420,7 +421,7 @@ class _Options:
             case "precision":
                 torch.set_float32_matmul_precision(value)
             case "algorithms":
-                torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+                use_deterministic_algorithms(value[0], warns=value[1])
 
 
 _OPTIONS = _Options()
@@ -448,5 +449,5 @@ def _precision() -> str | None:
 def _use_deterministic_algorithms() -> None:
     # cuBLAS reads this once, when it is first used; torch insists on it.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
+    use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
