@@ -38,16 +38,25 @@ class ForkedProcess:
     def __init__(self, main: Callable[[], None], *, errors: IO[bytes]) -> None:
         server: Any = forkserver
         read, write = os.pipe()
+        leads, is_leader = os.pipe()
         self.stdin: IO[bytes] = os.fdopen(write, "wb")
         self.returncode: int | None = None
         try:
-            self._status, data = server.connect_to_new_process([read, errors.fileno()])
+            given = [read, errors.fileno(), is_leader]
+            self._status, data = server.connect_to_new_process(given)
+        except BaseException:
+            self.stdin.close()
+            os.close(leads)
+            raise
         finally:
             os.close(read)
+            os.close(is_leader)
         with os.fdopen(data, "wb") as file:
             pickle.dump({}, file)  # Python's server reads two objects
             pickle.dump(_Child(main, os.getcwd()), file)
         self.pid: int = server.read_signed(self._status)
+        with os.fdopen(leads, "rb") as file:
+            file.read()  # until it leads its session, or has ended: it can be killed by that
         self.parent: int = server._forkserver._forkserver_pid
 
     def poll(self) -> int | None:
@@ -79,8 +88,9 @@ class _Child:
 
     def _bootstrap(self, parent_sentinel: int) -> int:
         server: Any = forkserver
-        given, errors = server.get_inherited_fds()
+        given, errors, is_leader = server.get_inherited_fds()
         os.setsid()
+        os.close(is_leader)
         for descriptor, place in ((given, 0), (os.open(os.devnull, os.O_WRONLY), 1), (errors, 2)):
             os.dup2(descriptor, place)
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115

@@ -36,7 +36,7 @@ from dasktune.report.progress import RunDisplay
 from dasktune.trainer.check_switch import SWITCH
 from tests.forgetful import Tally
 from tests.forked import run_forked
-from tests.holding import wait_until
+from tests.holding import Gate, pass_gate, wait_until
 from tests.toy_trainers import Adding
 from tests.trainer.kinds import untracked
 
@@ -51,7 +51,7 @@ WAITS = "what goes on from a stored state waits for it"
 class Logged(Adding):
     """Writes the process of every step that it trains into a file."""
 
-    ignored_config = ("log", "driver")
+    ignored_config = ("log", "driver", "gate")
 
     def train(self) -> None:
         with open(self.config["log"], "a") as file:
@@ -84,6 +84,15 @@ class Hanging(Logged):
         super().train()
         if self.is_in_check:
             threading.Event().wait()
+
+
+class Gated(Logged):
+    """Waits at a gate before its second step, in a check."""
+
+    def train(self) -> None:
+        super().train()
+        if self.is_in_check and self.total > self.lr:
+            pass_gate(self.config["gate"])
 
 
 class Crashing(Logged):
@@ -145,9 +154,10 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def made(folder: Path, trainer: Any, **options: Any) -> Iterator[Study]:
+    """Give a study of a trainer in a folder."""
     place = {"name": "first", "metric": "loss", "storage": folder / "store"}
     named = {**place, "audit": 0, **options}  # audits count their steps, too
-    config = {"log": str(folder / "log"), "driver": os.getpid()}
+    config = {"log": str(folder / "log"), "driver": os.getpid(), "gate": str(folder / "gate")}
     with closing(dt.create_study(trainer, config=config, **named)) as study:
         yield study
 
@@ -155,6 +165,47 @@ def made(folder: Path, trainer: Any, **options: Any) -> Iterator[Study]:
 def run(study: Study, client: Client, *, progress: bool | None = False, **options: Any) -> None:
     tuner = dt.algos.Grid(SPACE, max_steps=STEPS)
     study.optimize(tuner, client=client, progress=progress, last_line=False, **options)
+
+
+def own_steps(folder: Path) -> int:
+    """Return the number of steps that workers, which are threads of this process, have begun."""
+    lines = (folder / "log").read_text().split() if (folder / "log").exists() else []
+    return sum(int(line) == os.getpid() for line in lines)
+
+
+@pytest.mark.process
+def test_stages_from_step_0_train_beside_the_check(tmp_path: Path, two_threads: Client) -> None:
+    gate = Gate(tmp_path / "gate")
+    seen: list[int] = []
+
+    def open_later() -> None:
+        wait_until(lambda: own_steps(tmp_path) == STEPS and checked_steps(tmp_path) > 1)
+        seen.append(own_steps(tmp_path))
+        gate.open()
+
+    opening = threading.Thread(target=open_later)
+    with gate, made(tmp_path, Gated) as study:
+        opening.start()
+        run(study, two_threads)
+        opening.join()
+        assert seen == [STEPS], "one trial is trained; the other one loads its state"
+        summary = study.summary()
+        assert (summary["steps_executed"], summary["steps_audited"]) == (UNIQUE, CHECKED)
+        assert recorded(study) == ([True], 1)
+
+
+@pytest.mark.process
+def test_a_run_that_loads_no_state_ends_before_its_check(
+    tmp_path: Path, two_threads: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Gate(tmp_path / "gate"), made(tmp_path, Gated) as study:
+        tuner = dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=STEPS)
+        study.optimize(tuner, client=two_threads, progress=False, last_line=False)
+        assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 2
+        assert 1 <= study.summary()["steps_audited"] < CHECKED
+        assert recorded(study) == ([], 0)
+        assert caplog.text == ""
+    assert no_child_trains(tmp_path)
 
 
 def checked_steps(folder: Path) -> int:

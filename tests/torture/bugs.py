@@ -44,6 +44,7 @@ from dasktune.graph.policies.numeric_classes import OneNumericClass
 from dasktune.graph.policies.paused_workers import PausedWorkers
 from dasktune.graph.policies.several_workers import SeveralWorkers
 from dasktune.graph.policies.shared_devices import SharedDevices
+from dasktune.graph.policies.unchecked_trainer import UncheckedTrainer
 from dasktune.graph.policy import Policy
 from dasktune.storage.database.kept_writes import KeptWrites
 from dasktune.storage.leases import HeldLeases, Lease
@@ -458,6 +459,13 @@ class LeavesLentIdle(Dispatcher):
         _replace(placing, note_all_idle=drop_others)
 
 
+class ResumesUnchecked(Dispatcher):
+    """The feature removed: a stage loads a state before the check of the trainer has ended."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options, policies=all_but(UncheckedTrainer))
+
+
 class UsesPausedWorkers(Dispatcher):
     """The feature removed: a worker that Dask has paused gets stages."""
 
@@ -539,6 +547,7 @@ BUGS: dict[str, Parts] = {
         Parts(bug="workers-of-others-taken", dispatcher=TakesWorkersOfOthers),
         Parts(bug="lent-workers-left-idle", dispatcher=LeavesLentIdle),
         Parts(bug="paused-workers-used", dispatcher=UsesPausedWorkers),
+        Parts(bug="resumes-unchecked", dispatcher=ResumesUnchecked),
         Parts(bug="stages-left-on-paused", attempts=LeavesStagesOnPaused),
         Parts(bug="moved-trials-forgotten", engine=ForgetsMovedTrials),
     )

@@ -37,6 +37,7 @@ from dasktune.graph.events import (
     Saved,
     SaveMissed,
     SavePoint,
+    StagesHeld,
     StatesRead,
     StopStage,
     Tick,
@@ -213,7 +214,14 @@ class Driver:
         self._meet(joined)
         self._take(begin_tuner(self.engine, place, {}, study.now, len(study.workers)))
         self.tell(Granted(workers=study.granted()))
+        self.check()
         self._let_join(joined)
+
+    def check(self) -> None:
+        """Hold stages back while the check of the trainer runs."""
+        is_held = self.study.now < self.study.checked_at
+        if is_held is self.engine.view.is_checked:
+            self.tell(StagesHeld(which="resumes" if is_held else "none"))
 
     def join(self, workers: Iterable[str]) -> None:
         """Handle workers that join together."""
@@ -372,6 +380,7 @@ class Driver:
     def tick(self) -> None:
         """Give the engine the time; the tuner is asked when workers are idle."""
         self.sharing.turn(self.study.now)
+        self.check()
         if self._known_states.unread:
             self.tell(self._read_commits())
         self.tell(Tick())

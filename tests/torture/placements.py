@@ -13,6 +13,7 @@ from dasktune.graph.events import (
     Progress,
     RunStage,
     Saved,
+    StagesHeld,
     Started,
     TrainingEnded,
     WorkerGone,
@@ -46,6 +47,8 @@ class Placements:
         self._lent: frozenset[str] | None = None
         self._open: dict[str, RunStage] = {}
         self._measured = 0
+        self._held = "none"
+        self._last_key: dict[str, str] = {}
 
     def expect(self, event: Event) -> None:
         """Note what the dispatcher is about to be told of workers."""
@@ -58,6 +61,8 @@ class Placements:
                 self._joined.pop(event.worker, None)
             case Paused():
                 self._paused = event.workers
+            case StagesHeld():
+                self._held = event.which
             case Granted():
                 self._lent = event.workers
             case Started() | Progress() | Saved() | TrainingEnded():
@@ -68,7 +73,8 @@ class Placements:
     def dismiss(self) -> None:
         """Forget all workers."""
         self._joined.clear()
-        self._paused, self._lent = frozenset(), None
+        self._paused, self._lent, self._held = frozenset(), None, "none"
+        self._last_key.clear()
 
     def close(self, attempt: str) -> None:
         """Note that a stage has left its workers."""
@@ -83,6 +89,11 @@ class Placements:
             self._check(may_use, f"{order} goes to a worker of another study")
             stands_in = self._lent is None or worker == self._stand_in(worker)
             self._check(stands_in, f"{order} goes to a device that another study may have")
+        start = order.node.chain_at(order.start).key
+        is_next = order.after is not None or self._last_key.get(order.worker) == start
+        loads = order.start > 0 and not is_next
+        self._check(self._held == "none" or not loads, f"{order} loads a state before the check")
+        self._last_key[order.worker] = order.node.key_at(order.stop)
         joined = [self._joined[worker] for worker in order.workers]
         self._check_needs(order, joined)
         self._check_together(order, joined)

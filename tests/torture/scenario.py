@@ -184,6 +184,9 @@ TUNERS = {**ORDERLY, **EAGER}
 OFFSETS = (0.0, 0.0, -4.0, 4.0)
 """Seconds by which the clock of the second driver may be ahead."""
 
+CHECKED_AT = (2.0, 8.0, 30.0)
+"""Seconds after which the check of a trainer has ended."""
+
 SHARED = ("lease", "pause", "receipt", "repeat", "save", "cloud")
 """Faults after which all steps that were trained twice are reported."""
 
@@ -196,6 +199,8 @@ class Plan:
     ----------
     offset
         Seconds by which the clock of its drivers is ahead of the world's.
+    checked_at
+        The time at which the check of its trainer ends; 0 if there is none.
     """
 
     name: str
@@ -206,6 +211,7 @@ class Plan:
     report_every: int
     snapshot_every: int
     offset: float = 0.0
+    checked_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +259,10 @@ class Scenario:
         second = replace(second, fleet=fleet)
         merges = replace(second.options, merge=True)
         second = replace(second, options=merges, offset=rng.choice(OFFSETS))
+        check = random.Random(seed + 6)
+        if check.random() < 0.25:
+            first = replace(first, checked_at=check.choice(CHECKED_AT))
+            second = replace(second, checked_at=check.choice(CHECKED_AT))
         scenario = cls(
             seed=seed, plan=first, other=second, faults=faults, most_faults=most, parts=parts
         )

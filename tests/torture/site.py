@@ -64,6 +64,7 @@ class Site:
             *(plan.name, plan.make, plan.options),
             *(plan.snapshot_every, plan.offset, plan.fleet),
             granted=self._first_granted,
+            checked_at=plan.checked_at,
         )
         self._paused: frozenset[str] = frozenset()
         self._resting: frozenset[str] = frozenset()

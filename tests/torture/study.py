@@ -145,6 +145,8 @@ class Study:
         Seconds, by the clock of the driver.
     granted
         Returns the workers that a driver may use when it begins; None for all.
+    checked_at
+        The time at which the check of its trainer ends, by the clock of the driver.
     """
 
     world: World
@@ -159,6 +161,7 @@ class Study:
     workers: dict[str, Worker] = field(default_factory=dict)
     now: float = 0.0
     granted: Callable[[], frozenset[str] | None] = lambda: None
+    checked_at: float = 0.0
 
     def __post_init__(self) -> None:
         study = self.world.database.create_study(self.name, root=ROOT, spec={}, created=BEGAN)

@@ -34,7 +34,8 @@ class UncheckedTrainer(Policy):
     def received(self, event: Event) -> None:
         """Take what the check holds back from now on."""
         if isinstance(event, StagesHeld):
-            self._event, self._has_raised = event, False
+            self._event = event
+            self._has_raised = self._has_raised and self.is_open
             self.placing.note_all_idle()
 
     def raised(self, worker: str, at: NodeStep, message: str, now: float) -> Collection[NodeStep]:

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -47,6 +49,16 @@ class Waiting(Starting):
     def train(self) -> None:
         super().train()
         if self.total > 2.5:
+            threading.Event().wait()
+
+
+class WaitingLater(Adding):
+    """Waits for ever when a state after more than two steps is loaded; says so before."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.total > 2.5:
+            Path(self.config["pids"]).touch()
             threading.Event().wait()
 
 
@@ -108,6 +120,15 @@ def test_a_trainer_that_hangs_is_killed_with_its_children(tmp_path: Path, ends_b
         check(Waiting, processes, {"pids": str(pids)})
     assert processes.steps == 2
     wait_until(lambda: all_gone(pids))
+
+
+@pytest.mark.process
+def test_an_ended_check_keeps_what_it_has_found(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    processes = LimitedProcesses(AT_LENGTH, is_cancelled=pids.exists)
+    report = check(WaitingLater, processes, {"pids": str(pids)})
+    assert (report.ok, report.is_cut_short, report.splits) == (True, True, (2,))
+    assert "resuming after steps 3 and 5, for want of time" in report.unchecked
 
 
 @pytest.mark.process
