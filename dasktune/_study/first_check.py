@@ -437,7 +437,8 @@ class TrainerChecks:
             outcome = check.result()
             self._results.history.note_audited(check.steps)
             self.note_files(check)
-            if isinstance(outcome, ResumeReport):
+            # A part of a check is enough to find a failure, not to pass.
+            if isinstance(outcome, ResumeReport) and not (outcome.ok and outcome.is_cut_short):
                 self._record(outcome, check)
                 if not outcome.ok:  # nothing has rested on it so far
                     logger.warning("%s does not resume exactly: %s", self._name, outcome)
@@ -477,7 +478,8 @@ class TrainerChecks:
             return
         outcome = check.result()
         self._results.history.note_audited(check.steps)
-        if check.is_cancelled and not isinstance(outcome, ResumeReport):
+        is_whole = isinstance(outcome, ResumeReport) and not (outcome.ok and outcome.is_cut_short)
+        if check.is_cancelled and not is_whole:
             return
         self._was_tried = True
         match outcome:

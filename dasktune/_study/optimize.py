@@ -135,9 +135,9 @@ class Optimizer:
             Print the savings by merging to standard error, at the end.
         check
             Whether to check that this trainer resumes exactly, unless that is known from an
-            earlier check. The check runs while the workers start, for 30 seconds or 1% of the
-            steps at most; the live display says how far it is. A recorded failure counts in any
-            case.
+            earlier check. The check runs beside the first stages, and those that load a state
+            wait for it; it takes at most 30 seconds of processor time, or 1% of the steps. A
+            recorded failure counts in any case.
         allow_failed_check
             Merge trials although a check or an audit found that this trainer does not resume
             exactly; there are no audits then.
