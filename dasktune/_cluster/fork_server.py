@@ -96,13 +96,11 @@ if hasattr(os, "register_at_fork"):
 
 def libraries_of(trainer: type) -> list[str]:
     """Return the modules of libraries that a trainer's module names, and that may be imported."""
-    named = list(vars(sys.modules.get(trainer.__module__, sys)).values())
-    names = [
-        value.__name__ if isinstance(value, ModuleType) else _module_of(value) for value in named
-    ]
-    found = sorted({name for name in names if name.partition(".")[0] in OF_TRAINERS})
-    uses_torch = any(name.partition(".")[0] == "torch" for name in found)
-    return [*found, WITH_OPTIMIZERS] if uses_torch else found
+    values = list(vars(sys.modules.get(trainer.__module__, sys)).values())
+    names = [each.__name__ if isinstance(each, ModuleType) else _module_of(each) for each in values]
+    libraries = sorted({name for name in names if name.partition(".")[0] in OF_TRAINERS})
+    uses_torch = any(name.partition(".")[0] == "torch" for name in libraries)
+    return [*libraries, WITH_OPTIMIZERS] if uses_torch else libraries
 
 
 def _module_of(value: object) -> str:

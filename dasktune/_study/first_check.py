@@ -357,7 +357,7 @@ class TrainerChecks:
 
     @property
     def held(self) -> Literal["all", "resumes"]:
-        """What waits: on a GPU all, since there may be no memory there for one trainer more."""
+        """The stages that wait: on a GPU all, where one trainer more may not fit into memory."""
         return "all" if self.device == "cuda" else "resumes"
 
     def doing(self, progress: str = "") -> str:

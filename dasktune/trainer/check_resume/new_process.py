@@ -119,7 +119,7 @@ class CheckJob:
         return pickle.dumps(self)
 
     def findings(self) -> dict[str, Any]:
-        """Return what its process has found so far."""
+        """Return the findings of its process so far."""
         findings: dict[str, Any] = load(self.folder, self.part)
         return findings
 
@@ -306,10 +306,10 @@ def main(clock: Callable[[], Callable[[], float]] = WorkClock) -> None:
     opened.begin()
     try:
         if job.part == "whole":
-            found = _whole(job, trainer_class, meter, opened)
+            findings = _whole(job, trainer_class, meter, opened)
         else:
-            found = _rest(job, trainer_class, meter)
-        findings = {**found, "files": opened.read()}
+            findings = _rest(job, trainer_class, meter)
+        findings["files"] = opened.read()
     except UnknownValueError as error:
         line = user_line(traceback.format_exc())
         findings = {_UNKNOWN: f"{error} ({line})" if line else str(error)}
