@@ -16,7 +16,7 @@ from distributed.comm.addressing import get_address_host
 from distributed.core import Status
 
 from dasktune._cluster.pools import elastic_of
-from dasktune._cluster.versions import Versions, differences, probe, problems_of_worker
+from dasktune._cluster.versions import Versions, compare, probe
 from dasktune._engine.timeouts import (
     FIRST_WORKER_SECONDS,
     IMPORT_SECONDS,
@@ -112,6 +112,7 @@ class Workers:
         self._resources: dict[str, Mapping[str, float]] = {}
         self._known: set[str] = set()
         self._versions: dict[str, Versions] = {}
+        self._warned: set[str] = set()
         self._timeouts = timeouts or Timeouts()
         self._looked = time.monotonic()
         self._heard: dict[str, tuple[float, float]] = {}
@@ -143,8 +144,8 @@ class Workers:
         yield from self._wait(workers_seconds if patience is None else patience)
         self._scheduler = self._client.scheduler_info(n_workers=0)["id"]
         versions = self._ask(self._find_versions(), seconds=PROBE_SECONDS)
-        refuse_workers(versions)
-        is_whole = len(versions) == len(self._client.scheduler_info()["workers"])
+        self._refuse(versions)
+        is_whole = len(versions) == len(self._client.scheduler_info(n_workers=-1)["workers"])
         self._open = True  # from here on there is something to be taken off again
         # Who has not answered does not answer to this either.
         seconds = IMPORT_SECONDS if is_whole else PROBE_SECONDS
@@ -188,7 +189,7 @@ class Workers:
     ) -> dict[str, Any]:
         """Return the answers of workers, by address; lost and silent workers have none."""
         if workers is None:
-            workers = list(self._client.scheduler_info()["workers"])
+            workers = list(self._client.scheduler_info(n_workers=-1)["workers"])
         return dict(self._client.sync(self._ask_each, function, arguments, workers, seconds))
 
     async def _ask_each(
@@ -254,7 +255,7 @@ class Workers:
     def _check_patience(self, seconds: float, patience: float, reason: str) -> str:
         """Raise an error if no worker will come; log each new reason of waiting once."""
         if self._elastic is None and seconds > patience:
-            paused = [*paused_workers(self._client.scheduler_info()["workers"])]
+            paused = [*paused_workers(self._client.scheduler_info(n_workers=-1)["workers"])]
             raise ClusterError(
                 f"the cluster must have a worker, it has none after {patience:.0f} s"
                 + "".join(f"; {paused_text(worker)}" for worker in paused[:1])
@@ -351,7 +352,7 @@ class Workers:
         scheduler = self._client.scheduler
         if scheduler is None:
             raise OSError("the client is not connected")
-        return dict(await scheduler.identity(n_workers=-1))
+        return dict(await scheduler.identity())
 
     def _heard_of(self, infos: Mapping[str, Mapping[str, Any]], now: float) -> set[str]:
         """Return the workers that were heard of lately.
@@ -396,7 +397,7 @@ class Workers:
             versions = self._ask(self._find_versions(), workers=[address])
             with self._lock:
                 known = dict(self._versions)
-            refuse_workers({**known, **versions})
+            self._refuse({**known, **versions})
             greeting = self._ask(greet, self._plan.run, workers=[address])[address]
             installed = versions[address]
             if greeting["problem"] == NO_PLUGIN and self._is_sent and self._open:
@@ -424,6 +425,19 @@ class Workers:
             self._put(self._joined(address, greeting))
         elif problem is not None:
             logger.warning("not used: worker %s: %s", address, problem)
+
+    def _refuse(self, versions: Mapping[str, Versions]) -> None:
+        """Refuse workers, by address, whose packages are not what they must be.
+
+        Raises a `ClusterError` that names every such worker. Logs smaller differences, once for
+        each package.
+        """
+        problems, warnings = compare(versions, is_exact=self._plan.is_exact)
+        if problems:
+            raise ClusterError("\n".join(problems))
+        for package in warnings.keys() - self._warned:
+            self._warned.add(package)
+            logger.warning("%s", warnings[package])
 
     def _joined(self, address: str, greeting: Mapping[str, Any]) -> WorkerJoined:
         if greeting["threads"] > 1:
@@ -501,18 +515,3 @@ def _host_of(address: str) -> str:
         return get_address_host(address)
     except ValueError:
         return ""
-
-
-def refuse_workers(versions: Mapping[str, Versions]) -> None:
-    """Refuse workers whose packages are not what they must be, by address.
-
-    Raises a `ClusterError` that names every such worker.
-    """
-    problems = [
-        problem
-        for worker, installed in versions.items()
-        for problem in problems_of_worker(worker, installed)
-    ]
-    problems += differences(versions)
-    if problems:
-        raise ClusterError("\n".join(problems))

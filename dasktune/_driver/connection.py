@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from distributed import Client, Future, KilledWorker
-from distributed.client import ClosedClientError
+from distributed import client as of_clients
 
 from dasktune._cluster.pools import elastic_of
 from dasktune._cluster.workers import Workers, client_hushed, connect_again
@@ -52,6 +52,8 @@ from dasktune.graph.view import AttemptView
 
 logger = logging.getLogger(__name__)
 
+# Before Dask 2025.4 a closed client raised a plain `Exception`.
+ClosedClientError: type[Exception] = getattr(of_clients, "ClosedClientError", Exception)
 
 ClusterMessage = WorkerMessage | WorkerJoined | WorkerLost | SaveMissed | AttemptFinished | Granted
 """What is heard of a cluster while a study runs there."""

@@ -299,7 +299,7 @@ class Heartbeat(Part):
         if self._client.status != "running":
             return {}, []
         try:
-            workers = self._client.scheduler_info()["workers"]
+            workers = self._client.scheduler_info(n_workers=-1)["workers"]
         except (OSError, ValueError):
             return {}, []  # the run itself notices that the scheduler is gone
         known = self._engine.view.offers

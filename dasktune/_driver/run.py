@@ -292,7 +292,7 @@ def device_of_run(client: Client | None, gpus_per_worker: float, needs: Needs) -
     has_gpus = gpus_per_worker > 0
     if client is not None and client.status == "running":
         try:
-            workers = client.scheduler_info()["workers"].values()
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
         except (OSError, ValueError):  # the run itself notices that the scheduler is gone
             workers = ()
         has_gpus = any((worker.get("resources") or {}).get("GPU", 0) > 0 for worker in workers)

@@ -120,6 +120,7 @@ def job_plan(
         saves_by_time=options.saves.every is None,
         proves=proves,
         is_apart=not options.merge,
+        is_exact=config.reuse == "exact",
         step_seconds=timeouts.step_seconds,
         driver=this_process(),
         fingerprint=memory.row.spec["fingerprint"] if is_compared or config.read_files else "",

@@ -48,6 +48,8 @@ class JobPlan:
         Whether each resume must prove itself.
     is_apart
         Whether trials share nothing, not even a data set that a worker keeps.
+    is_exact
+        Whether all workers must have the same versions, down to the patch number.
     needs_process
         Whether each worker must be a process of its own.
     step_seconds
@@ -69,6 +71,7 @@ class JobPlan:
     saves_by_time: bool = True
     proves: bool = True
     is_apart: bool = False
+    is_exact: bool = False
     step_seconds: float | None = None
     driver: str = ""
     fingerprint: str = ""

@@ -108,7 +108,7 @@ def _open_ports(who: str, look: Look, *workers: WorkerFacts) -> Iterator[Finding
 
 # ------------------------------------------------------------- versions and trainer
 
-SERIES = ("python", "dask", "distributed")
+SERIES = ("python", "dasktune", "dask", "distributed")
 """Packages whose protocol or format may change with the second number of a version."""
 
 SPOKEN = ("python", "dasktune", "dask", "distributed", "cloudpickle", "msgpack")
@@ -153,8 +153,6 @@ def severity(name: str, here: str, there: str) -> Status | None:
     """
     if here == there:
         return None
-    if name == "dasktune":
-        return Status.PROBLEM
     numbers_here, numbers_there = re.findall(r"\d+", here), re.findall(r"\d+", there)
     # Before 1.0, the second number of a version announces incompatible changes.
     count = 2 if name in SERIES or numbers_here[:1] == ["0"] else 1

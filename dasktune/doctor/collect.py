@@ -187,7 +187,7 @@ class Collector:
             raise ClusterError("the client must be connected to a scheduler")
 
         async def ask() -> Any:
-            return await asyncio.wait_for(scheduler.identity(n_workers=-1), self._seconds)
+            return await asyncio.wait_for(scheduler.identity(), self._seconds)
 
         try:
             return list(self._wait(ask)["workers"])

@@ -82,7 +82,7 @@ class Gang:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.first, *self.lenders = client.scheduler_info()["workers"]
+        self.first, *self.lenders = client.scheduler_info(n_workers=-1)["workers"]
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         client.subscribe_topic(
             TOPIC, lambda event: self._take(from_wire(unpacked(event[1]["message"])))

@@ -85,7 +85,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def seen_by(client: Client) -> Counter[tuple[str | None, float]]:
     """Return how many workers have each pair of visible devices and GPU resource."""
     visible = client.run(lambda: os.environ.get("CUDA_VISIBLE_DEVICES"))
-    workers = client.scheduler_info()["workers"]
+    workers = client.scheduler_info(n_workers=-1)["workers"]
     return Counter(
         (visible[address], worker["resources"].get("GPU", 0)) for address, worker in workers.items()
     )

@@ -44,7 +44,7 @@ def run(study: Study, client: Client, **space: Any) -> None:
 
 def by_resource(client: Client) -> dict[str, str]:
     """Return the address of the worker that has each resource."""
-    workers = client.scheduler_info()["workers"]
+    workers = client.scheduler_info(n_workers=-1)["workers"]
     return {name: address for address, has in workers.items() for name in has["resources"]}
 
 

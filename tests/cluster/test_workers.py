@@ -138,7 +138,7 @@ def test_workers_announce_present_and_later_workers(
     cluster.scale(2)
     joined = news(workers, inbox)
     assert isinstance(joined, WorkerJoined)
-    assert {first[0].worker, joined.worker} == set(client.scheduler_info()["workers"])
+    assert {first[0].worker, joined.worker} == set(client.scheduler_info(n_workers=-1)["workers"])
     assert plugins_of(client) == {plan.run}
     cluster.scale(1)
     left = news(workers, inbox)
@@ -280,15 +280,58 @@ def test_late_worker_of_another_version_is_not_used(
     (first,) = opened(workers)
     with caplog.at_level(logging.WARNING, "dasktune._cluster.workers"):
         workers._greet(first.worker)
-    assert f"must have dasktune {dasktune.__version__}, it has 9.9" in caplog.text
+    assert f", got 9.9 on {first.worker}" in caplog.text
     assert inbox.empty()
     workers.close()
+
+
+PATCHED = {"dasktune": f"{dasktune.__version__}1", "python": f"{platform.python_version()}1"}
+"""Versions with another patch number than the driver's."""
+
+
+def test_workers_of_another_patch_are_used_with_a_warning(
+    client: Client, plan: JobPlan, caplog: pytest.LogCaptureFixture
+) -> None:
+    def versions() -> dict[str, str]:
+        return {**PATCHED, "numpy": "2.4.6", "torch": "2.13.0"}
+
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    workers = Workers(client, plan, inbox.put, find_versions=lambda: versions)
+    with caplog.at_level(logging.WARNING, "dasktune._cluster.workers"):
+        (first,) = opened(workers)
+        workers._greet(first.worker)
+    assert inbox.get_nowait() == first
+    workers.close()
+    assert sorted(caplog.messages) == [
+        f"workers have different patch versions of {name}: {there} on {first.worker}; "
+        f"the driver has {here}"
+        for name, there, here in (
+            ("Python", PATCHED["python"], platform.python_version()),
+            ("dasktune", PATCHED["dasktune"], dasktune.__version__),
+        )
+    ]
+
+
+def test_exact_study_refuses_workers_of_another_patch(client: Client, plan: JobPlan) -> None:
+    exact = replace(plan, is_exact=True)
+    versions = {**PATCHED, "numpy": None, "torch": None}
+    workers = Workers(client, exact, print, find_versions=lambda: lambda: versions)
+    with pytest.raises(ClusterError) as refused:
+        opened(workers)
+    (worker,) = client.scheduler_info(n_workers=-1)["workers"]
+    assert str(refused.value) == "\n".join(
+        f"all workers must have {name} {here}, got {here}1 on {worker}"
+        for name, here in (
+            ("dasktune", dasktune.__version__),
+            ("Python", platform.python_version()),
+        )
+    )
 
 
 def test_an_empty_cluster_is_refused(cluster: LocalCluster, client: Client, plan: JobPlan) -> None:
     timeouts = Timeouts(waits=Waits(workers_seconds=0.1))
     cluster.scale(0)
-    while client.scheduler_info()["workers"]:
+    while client.scheduler_info(n_workers=-1)["workers"]:
         cluster.sync(cluster._correct_state)
     with pytest.raises(ClusterError, match="the cluster must have a worker, it has none"):
         opened(Workers(client, plan, print, timeouts=timeouts))
@@ -303,20 +346,22 @@ def test_a_worker_with_a_gpu_has_it_claimed(client: Client, plan: JobPlan) -> No
     assert workers.claims("w2", {}) is None
 
 
+@pytest.mark.parametrize("other", ["2.12.0", "2.13.0+cpu"])
 def test_workers_that_differ_in_what_decides_results_are_refused(
-    cluster: LocalCluster, client: Client, plan: JobPlan
+    cluster: LocalCluster, client: Client, plan: JobPlan, other: str
 ) -> None:
     def versions(dask_worker: Worker) -> dict[str, str]:
         common = {"python": platform.python_version(), "dasktune": dasktune.__version__}
-        torch = "2.0" if dask_worker.address == first else "2.13.0"
+        torch = other if dask_worker.address == first else "2.13.0"
         return {**common, "numpy": "2.4.6", "torch": torch}
 
     cluster.scale(2)
     client.wait_for_workers(2)
-    first, second = sorted(client.scheduler_info()["workers"])
+    first, second = sorted(client.scheduler_info(n_workers=-1)["workers"])
     workers = Workers(client, plan, print, find_versions=lambda: versions)
     with pytest.raises(ClusterError) as refused:
         opened(workers)
     assert str(refused.value) == (
-        f"all workers must have the same torch: 2.0 on {first}; 2.13.0 on {second}"
+        "all workers must have the same torch: "
+        + "; ".join(sorted([f"{other} on {first}", f"2.13.0 on {second}"]))
     )

@@ -142,7 +142,7 @@ W, P = Status.WARNING, Status.PROBLEM
 TABLE: list[tuple[Change, str, Status, str, tuple[str, ...]]] = [
     (of_worker(look=packages(python="3.12.1")), "python", P, "3.12.1, here 3.11.7", SECOND),
     (of_worker(look=packages(python="3.11.9")), "python", W, "3.11.9", SECOND),
-    (of_worker(look=packages(dasktune="0.1.1")), "dasktune", P, "0.1.1, here 0.1.0", SECOND),
+    (of_worker(look=packages(dasktune="0.2.0")), "dasktune", P, "0.2.0, here 0.1.0", SECOND),
     (of_worker(look=packages(dasktune=None)), "dasktune", P, "not installed", SECOND),
     (of_both(look=packages(numpy="1.26.4")), "numpy", P, "1.26.4", BOTH),
     (of_worker(look=packages(numpy="2.4.5")), "numpy", W, "2.4.5", SECOND),
@@ -293,7 +293,8 @@ def test_diagnosis_with_warnings_only_is_ok() -> None:
         ("dask", "2026.8.0", "2026.7.0", Status.PROBLEM),
         ("scipy", "0.9.1", "0.8.1", Status.PROBLEM),
         ("torch", "2.13.0+cpu", "2.13.0+cu130", Status.WARNING),
-        ("dasktune", "0.1.0", "0.1.0.dev1", Status.PROBLEM),
+        ("dasktune", "0.1.0", "0.1.1", Status.WARNING),
+        ("dasktune", "1.1.0", "1.2.0", Status.PROBLEM),
     ],
 )
 def test_severity_depends_on_the_number_that_differs(

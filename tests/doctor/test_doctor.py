@@ -95,7 +95,7 @@ def of(found: Diagnosis, check: str, status: Status = Status.PROBLEM) -> list[Fi
 
 def named(client: Client, name: str) -> str:
     """Return the address of a worker by its name."""
-    workers = client.scheduler_info()["workers"]
+    workers = client.scheduler_info(n_workers=-1)["workers"]
     return next(address for address, one in workers.items() if one["name"] == name)
 
 

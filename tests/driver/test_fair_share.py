@@ -127,7 +127,7 @@ def test_heavier_study_gets_more_workers(tmp_path: Path, client: Client) -> None
 
 
 def test_study_gets_only_workers_that_have_what_it_needs(tmp_path: Path, client: Client) -> None:
-    first, *_ = client.scheduler_info()["workers"]
+    first, *_ = client.scheduler_info(n_workers=-1)["workers"]
 
     async def give_a_disk(dask_worker: Worker) -> None:
         await dask_worker.set_resources(DISK=1)

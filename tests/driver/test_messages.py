@@ -63,7 +63,7 @@ def ask(connection: Connection, folder: Path, count: int) -> None:
     """Ask the only worker so many questions, of which each passes the gate."""
     curve = Curve(steps=(1, 2), scores=(0.1, 0.2), max_steps=10)
     predictions = Predictions()
-    (worker,) = connection.client.scheduler_info()["workers"]
+    (worker,) = connection.client.scheduler_info(n_workers=-1)["workers"]
     for number in range(count):
         question = Question(predictor=Held(str(folder)), curve=curve, steps=(5,), seed=number)
         predictions.add(RunPrediction(trial=number, question=question))

@@ -71,7 +71,8 @@ def encrypted(slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_who_has_not_the_key_of_a_run_cannot_reach_its_jobs(
     encrypted: Client, tmp_path: Path
 ) -> None:
-    addresses = [encrypted.scheduler.address, *encrypted.scheduler_info()["workers"]]  # type: ignore[union-attr]
+    workers = encrypted.scheduler_info(n_workers=-1)["workers"]
+    addresses = [encrypted.scheduler.address, *workers]  # type: ignore[union-attr]
     assert len(addresses) == 2
     for address in addresses:
         assert address.startswith("tls://127.0.0.1:")
