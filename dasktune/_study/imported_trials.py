@@ -150,12 +150,10 @@ def _of_frame(frame: Any, objective: Objective) -> list[Earlier]:
     # A data frame of Optuna also has times and attributes.
     others = [name for name in others if name.startswith("params_")] or others
     trials = []
-    for row in frame.to_dict("records"):
+    for row, has in zip(frame.to_dict("records"), frame.notna().to_dict("records"), strict=True):
         if row.get("state", "COMPLETE") != "COMPLETE":
             continue
-        params = {
-            name.removeprefix("params_"): row[name] for name in others if row[name] == row[name]
-        }
+        params = {name.removeprefix("params_"): row[name] for name in others if has[name]}
         values = [row[name] for name in wanted]
         steps = row.get("steps", 1)  # a column with gaps has floats
         steps = int(steps) if isinstance(steps, float) and steps.is_integer() else steps

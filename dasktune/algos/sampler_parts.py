@@ -78,6 +78,8 @@ def digest_of(document: object) -> int:
 
 def name_of(thing: Any) -> str:
     """Return the qualified name of a class or function."""
+    if isinstance(thing, np.ufunc):  # these have neither a module nor a qualified name
+        return f"numpy.{thing.__name__}"
     return f"{thing.__module__}.{thing.__qualname__}"
 
 

@@ -115,7 +115,7 @@ def save(fields: Mapping[str, Any], path: Path) -> Path:
             beside = Path(folder, path.name)
             write(fields, beside)
             beside.rename(path)
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError, KeyError) as error:  # zarr 3.0 raises a `KeyError`
         raise StorageError(f"{path} cannot be written: {error}") from error
     return path
 

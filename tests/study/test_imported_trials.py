@@ -86,6 +86,13 @@ def test_warm_start_adds_rows_of_a_data_frame(tmp_path: Path) -> None:
     assert kept == [({"lr": 0.5, "kind": "a"}, 0.25, 7), ({"lr": 0.75}, math.inf, 2)]
 
 
+def test_warm_start_leaves_out_empty_cells(tmp_path: Path) -> None:
+    cells = pandas.Series(["a", None, math.nan, pandas.NA], dtype=object)
+    study = make(tmp_path)
+    study.warm_start(pandas.DataFrame({"lr": 0.5, "kind": cells, "loss": 0.25}))
+    assert [set(trial.params) for trial in study.trials] == [{"lr", "kind"}, *[{"lr"}] * 3]
+
+
 def test_warm_start_adds_rows_of_an_optuna_data_frame(tmp_path: Path) -> None:
     study = make(tmp_path)
     assert len(study.warm_start(optuna_study().trials_dataframe())) == 3

@@ -204,10 +204,9 @@ def text_at_once(value: Any) -> PartText | None:
         text = TimeText(f"{kind.__name__} {value!r}")
         text.seconds = value.timestamp()
         return text
-    if kind.__module__ in ("decimal", "fractions", "datetime", "pathlib", "uuid", "re") or kind in (
-        range,
-        slice,
-    ):
+    # Python 3.13 has paths in the module `pathlib._local`.
+    is_text = home_of(value) in ("decimal", "fractions", "datetime", "pathlib", "uuid", "re")
+    if is_text or kind in (range, slice):
         return PartText(f"{kind.__name__} {value!r}")
     if isinstance(value, np.dtype):
         return PartText(repr(value))

@@ -136,10 +136,13 @@ def test_tables_are_those_of_the_schema(server: str) -> None:
     Database(server).close()
     engine = sa.create_engine(server)
     with engine.begin() as connection:
-        # SQLite has no identity columns, and takes one for a default.
+        # SQLite has no identity columns, and takes one for a default; so does alembic before 1.18.
         has_identity = connection.dialect.name == "postgresql"
         context = context_of(connection, compare_server_default=has_identity)
-        assert compare_metadata(context, schema.metadata) == []
+        differences = compare_metadata(context, schema.metadata)
+        if not has_identity:
+            differences = [each for each in differences if each[0][0] != "modify_default"]
+        assert differences == []
         assert context.get_current_heads() == (BEFORE,)
         migrate(connection, BEFORE)  # nothing is left to do
     engine.dispose()

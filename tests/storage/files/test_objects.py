@@ -194,13 +194,19 @@ class Interleaved(dict):
 
     def __init__(self, files, write):
         super().__init__(files)
-        self._write = write
+        self._writes = [write]
 
     def items(self):
-        for number, item in enumerate(super().items()):
-            yield item
-            if number == 0:
-                self._write()
+        return self._interrupted(super().items())
+
+    def __iter__(self):
+        return self._interrupted(super().__iter__())
+
+    def _interrupted(self, files):
+        for file in files:
+            yield file
+            if self._writes:
+                self._writes.pop()()
 
 
 class AnnouncingLock:
@@ -221,7 +227,8 @@ class AnnouncingLock:
 
 @pytest.mark.parametrize("operation", ["write", "create", "replace", "remove"])
 def test_memory_listing_while_others_write_is_whole(operation):
-    system = MemoryFileSystem(global_store=False, skip_instance_cache=True)
+    system = MemoryFileSystem(skip_instance_cache=True)
+    system.store, system.pseudo_dirs = {}, [""]
     files = ObjectFiles(system, "/store")
     lock = files.alone = AnnouncingLock()
     for name in ("a", "b", "c"):
@@ -258,7 +265,8 @@ class Remote(MemoryFileSystem):
     cachable = False
 
     def __init__(self):
-        super().__init__(global_store=False)
+        super().__init__()
+        self.store, self.pseudo_dirs = {}, [""]
         self.meeting = None
         self.listed = []
 
