@@ -8,7 +8,6 @@ hold all the connections that they can.
 from __future__ import annotations
 
 import logging
-import resource
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,9 +27,7 @@ class OpenConnections:
     """The open connections, those with the token last."""
 
     def __init__(self, most: int | None = None) -> None:
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        few = MOST_CONNECTIONS if descriptors < 0 else min(MOST_CONNECTIONS, descriptors // 4)
-        self._most = most or few
+        self._most = most or _most_connections()
         self._streams: dict[IOStream, bool] = {}
         """Whether a request with the token has come, by connection."""
 
@@ -49,6 +46,16 @@ class OpenConnections:
         """Note that a request with the token has come."""
         self._streams.pop(stream, None)
         self._streams[stream] = True
+
+
+def _most_connections() -> int:
+    """Return the most open connections that this process can have."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return MOST_CONNECTIONS
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MOST_CONNECTIONS if descriptors < 0 else min(MOST_CONNECTIONS, descriptors // 4)
 
 
 class LimitedServer(HTTPServer):

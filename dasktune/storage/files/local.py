@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from fcntl import F_GETFL, F_SETFL, fcntl
 from io import FileIO
 from pathlib import Path
 
@@ -264,6 +263,8 @@ def _write_from_memory(file: FileIO, part: memoryview) -> int:
     A usual write copies the pages into the page cache. Where the cache must first get new memory,
     that takes several times as long as the disk. These pages, too, are durable only after a sync.
     """
+    from fcntl import F_GETFL, F_SETFL, fcntl
+
     flags = fcntl(file, F_GETFL)
     try:
         fcntl(file, F_SETFL, flags | _DIRECT)
