@@ -282,11 +282,11 @@ def test_each_command_has_help(name: str) -> None:
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("--trials", "in the study file (Possible options: --trials-per-gpu)"),
+        ("--trials", "--trials-per-gpu"),
         ("--n-trials", "No such option: --n-trials; it is an argument of the tuner in the study"),
         ("--metric", "it is an argument of create_study in the study file"),
-        ("--wrkers", "(Possible options: --workers)"),
-        ("--work", "(Possible options: --worker-seconds, --workers)"),
+        ("--wrkers", "--workers"),
+        ("--work", "--worker-seconds, --workers"),
         ("--zzz", "No such option: --zzz\n"),
     ],
 )

@@ -131,7 +131,8 @@ class Keeper:
             return "array", value.typecode, value.tobytes()
         if kind in _ITERATORS:
             _, given, *position = value.__reduce__()
-            return "iterator", [self._node(item) for item in given], *position
+            # Since Python 3.12, that of a range has no position: its range is what is left.
+            return "iterator", [self._node(item) for item in given], *(at or 0 for at in position)
         if is_generator(value):
             return "generator", generator_state(value)
         if is_array(value) and kind is np.ndarray:

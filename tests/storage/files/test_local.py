@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -67,14 +68,14 @@ def test_write_of_a_large_part_makes_no_copy(on_disk: Path) -> None:
 def test_write_where_the_disk_refuses_is_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = local.fcntl
+    kept = fcntl.fcntl
 
     def refuse(file: int, command: int, flags: int = 0) -> int:
-        if command == local.F_SETFL and flags & os.O_DIRECT:
+        if command == fcntl.F_SETFL and flags & os.O_DIRECT:
             raise OSError(errno.EOPNOTSUPP, "not supported")
         return kept(file, command, flags)
 
-    monkeypatch.setattr(local, "fcntl", refuse)
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
     part = content(LARGE)
     LocalFiles(tmp_path).write("folder", {"file": [part]})
     assert (tmp_path / "folder" / "file").read_bytes() == part.tobytes()

@@ -3,6 +3,7 @@
 import gc
 import math
 import random
+import sys
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass, field
@@ -559,7 +560,7 @@ FUNCTIONS = [
     counted_by_a_generator,
     kinds_of_numbers,
     set_of_names,
-    deleted,
+    *([deleted] if sys.version_info < (3, 12) else []),  # newer ones cannot delete it again
     two_names_for_one_list,
     one_list_that_leaves_the_other,
     new_values_beside_the_first_ones,
