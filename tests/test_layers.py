@@ -111,6 +111,7 @@ UNSEEDED = frozenset({"RandomState", "default_rng"})
 CLOCKS = frozenset({"now", "today", "utcnow"})
 """Functions of datetime that read the clock."""
 
+POSIX = frozenset({"fcntl", "grp", "pwd", "resource", "termios"})
 FOLDERS = {"benchmarks", "dasktune", "docs", "examples", "tests"}
 LEFT_BY_TOOLS = re.compile(r"\..*|__pycache__|.*\.egg-info|build|dist|runs|dask-.*-space")
 
@@ -286,6 +287,14 @@ def test_the_core_is_pure(modules: dict[str, ast.Module]) -> None:
 
 def test_no_assert_print_global_or_bare_except(modules: dict[str, ast.Module]) -> None:
     assert [each for name, tree in modules.items() for each in smells(name, tree)] == []
+
+
+def test_every_module_can_be_imported_without_posix(modules: dict[str, ast.Module]) -> None:
+    for name, tree in modules.items():
+        for node in tree.body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            of_module = [node.module] if isinstance(node, ast.ImportFrom) else []
+            assert POSIX.isdisjoint([*names, *of_module]), name
 
 
 def test_the_tree_of_folders_is_fixed() -> None:

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import distributed
 import pytest
+from packaging.version import Version
 
 from dasktune._cluster import fork_server
 
@@ -102,7 +104,8 @@ def test_forked_workers_are_as_new_interpreters(tmp_path: Path) -> None:
     assert logs == ["never closed"] * 2
     assert seen["served_child"] == 0, "the server is no child of a fork"
     assert len(list(tmp_path.glob("*.end"))) == 2, "what is to be called at their end was called"
-    assert not seen["pandas"], "the driver imports nothing for the server"
+    if Version(distributed.__version__) >= Version("2025.4"):  # older ones look for its version
+        assert not seen["pandas"], "the driver imports nothing for the server"
 
 
 @pytest.mark.process

@@ -328,6 +328,17 @@ def test_exact_study_refuses_workers_of_another_patch(client: Client, plan: JobP
     )
 
 
+def test_all_of_many_workers_are_greeted(
+    cluster: LocalCluster, client: Client, plan: JobPlan
+) -> None:
+    """Some versions of Dask name no more than 5 workers, unless asked for all."""
+    cluster.scale(7)
+    client.wait_for_workers(7)
+    workers = open_workers(client, plan, queue.SimpleQueue())
+    assert len(opened(workers)) == 7
+    workers.close()
+
+
 def test_an_empty_cluster_is_refused(cluster: LocalCluster, client: Client, plan: JobPlan) -> None:
     timeouts = Timeouts(waits=Waits(workers_seconds=0.1))
     cluster.scale(0)
