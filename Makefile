@@ -12,6 +12,7 @@ SEEDS ?= 5000
 START ?= 0
 RUNS ?= 8
 MUTANTS ?= 8
+VERSIONS ?= lowest 3.12 3.13 3.14
 PROCESSES ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
 
@@ -27,7 +28,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help set-up demo lint test-fast test test-services test-integrations torture chaos mutation docs format bench papers clean
+.PHONY: help set-up demo lint test-fast test test-services test-integrations test-versions torture chaos mutation docs format bench papers clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 20
@@ -60,6 +61,9 @@ test-integrations: $(FRAMEWORKS)/installed ## run the tests of frameworks, in an
 	@OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/python -m pytest --dist worksteal -n $(PROCESSES) \
 	  -m integrations tests/integrations
 
+test-versions: ## run TESTS with the lowest versions of all packages, and with newer Pythons
+	@PROCESSES=$(PROCESSES) TESTS="$(TESTS)" .ci/versions $(VERSIONS)
+
 torture: $(TOOLS) ## run SEEDS simulated studies from START in which everything goes wrong
 	@$(BIN)/python -m tests.torture --seeds $(SEEDS) --start $(START) --processes $(PROCESSES)
 
@@ -89,7 +93,7 @@ predictor: $(TOOLS) ## train the network of the predictor again, from its prior 
 	  ../dasktune/algos/curves/network/prior_fitted.npz
 
 clean: ## remove the environment and all caches, but no results in runs/
-	rm -rf $(VENV) $(FRAMEWORKS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps are inside the environment, so that removing the one removes the others, and are
