@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dasktune._words import counted
-from dasktune.needs import Offer
+from dasktune.needs import Needs, Offer
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -68,8 +69,14 @@ class WorkerPool:
     """The most workers that it can have now: fewer than its maximum while more are refused."""
     is_tried: bool = False
     """Whether one worker more may be asked of it, although the last one was refused."""
+    is_known: bool = True
+    """Whether `offer` has the amounts of its workers; else only their arrival shows them."""
     status: PoolStatus = field(default_factory=lambda: PoolStatus(name=""))
     """What people see of it."""
+
+    def may_fit(self, needs: Needs) -> bool:
+        """Whether its workers may meet needs, as far as their offer is known."""
+        return not self.is_known or needs.may_fit(self.offer)
 
 
 @runtime_checkable
@@ -92,6 +99,62 @@ class ElasticCluster(Protocol):
 
     def pools(self) -> Sequence[WorkerPool]:
         """Return the pools; a stage is for the first one that it fits and that has room."""
+
+
+def worker_bounds(workers: object) -> tuple[int, int] | None:
+    """Return the least and the most workers of a number or a range; None for an invalid one.
+
+    Examples
+    --------
+    >>> worker_bounds(4), worker_bounds("4"), worker_bounds("0-16")
+    ((4, 4), (4, 4), (0, 16))
+    >>> worker_bounds("4-2"), worker_bounds("0-0"), worker_bounds(0)
+    (None, None, None)
+    """
+    if type(workers) is int:
+        return (workers, workers) if workers >= 1 else None
+    texts = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", str(workers))
+    if texts is None or not isinstance(workers, str):
+        return None
+    least, most = int(texts[1]), int(texts[2] or texts[1])
+    return (least, most) if most >= max(1, least) else None
+
+
+def scaling_problems(client: Client) -> Iterator[str]:
+    """Yield why a study cannot ask the cluster of a client for more or fewer workers."""
+    cluster, name = client.cluster, type(client.cluster).__name__
+    if cluster is None:
+        yield (
+            "workers must come with a client that knows its cluster, this client has only the "
+            "address of a scheduler: write Client(cluster) with the cluster itself"
+        )
+    elif isinstance(cluster, ElasticCluster):
+        yield "workers must be an option of dasktune.slurm_client, where the client comes from"
+    elif not callable(getattr(cluster, "scale", None)) or not _supports_scaling(cluster):
+        yield f"workers must come with a cluster that can scale, and {name} has a fixed size"
+
+
+def is_starting(client: Client) -> bool:
+    """Whether the cluster of a client is known to start workers by itself."""
+    return bool(getattr(client.cluster, "worker_spec", None))
+
+
+def fixed_size_text(client: Client) -> str:
+    """Return the reason in words why a cluster without workers may stay so."""
+    if any(scaling_problems(client)):
+        return (
+            "start some; if the cluster scales by adapt(), it starts none for a study: with "
+            "optimize(..., client=Client(cluster), workers='0-4') the study asks for them"
+        )
+    return (
+        f"{type(client.cluster).__name__} was asked for none, or scales by adapt(), which starts "
+        "none for a study: with optimize(..., workers='0-4') the study asks for them"
+    )
+
+
+def _supports_scaling(cluster: object) -> bool:
+    """Whether a cluster of Dask can start more workers."""
+    return bool(getattr(cluster, "_supports_scaling", True))
 
 
 def elastic_of(client: Client) -> ElasticCluster | None:

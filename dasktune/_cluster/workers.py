@@ -15,7 +15,7 @@ from distributed import Client
 from distributed.comm.addressing import get_address_host
 from distributed.core import Status
 
-from dasktune._cluster.pools import elastic_of
+from dasktune._cluster.pools import elastic_of, fixed_size_text, is_starting
 from dasktune._cluster.versions import Versions, compare, probe
 from dasktune._engine.timeouts import (
     FIRST_WORKER_SECONDS,
@@ -134,14 +134,15 @@ class Workers:
         """Check all workers and get them ready; return those that can be used.
 
         Yields before each look for the first worker: a caller that closes the generator waits no
-        longer. The first worker is awaited for `patience` seconds, where none can be asked for; a
-        minute if None. `on_event` takes what workers say. Raises a `ClusterError` with all problems
+        longer. The first worker is awaited for `patience` seconds, or as `Timeouts` say if None.
+        `on_event` takes what workers say. Raises a `ClusterError` with all problems
         at once: there are no workers, or they lack dasktune, have other versions of packages than
         they must, cannot open the trainer, or do not have what stages need.
         """
         self._ask_for_first()
-        workers_seconds = self._timeouts.waits.workers_seconds
-        yield from self._wait(workers_seconds if patience is None else patience)
+        if patience is None or self._elastic is not None:
+            patience = self._timeouts.patience(asks=self._elastic is not None)
+        yield from self._wait(patience)
         self._scheduler = self._client.scheduler_info(n_workers=0)["id"]
         versions = self._ask(self._find_versions(), seconds=PROBE_SECONDS)
         self._refuse(versions)
@@ -254,17 +255,18 @@ class Workers:
 
     def _check_patience(self, seconds: float, patience: float, reason: str) -> str:
         """Raise an error if no worker will come; log each new reason of waiting once."""
-        if self._elastic is None and seconds > patience:
-            paused = [*paused_workers(self._client.scheduler_info(n_workers=-1)["workers"])]
-            raise ClusterError(
-                f"the cluster must have a worker, it has none after {patience:.0f} s"
-                + "".join(f"; {paused_text(worker)}" for worker in paused[:1])
-            )
-        if self._elastic is None:
-            return reason
-        if (trouble := self._elastic.trouble()) is not None:
+        elastic = self._elastic
+        if elastic is not None and (trouble := elastic.trouble()) is not None:
             raise ClusterError(trouble)
-        if (waiting := self._elastic.waiting()) != reason:
+        waiting = fixed_size_text(self._client) if elastic is None else elastic.waiting()
+        if seconds > patience:
+            paused = [*paused_workers(self._client.scheduler_info(n_workers=-1)["workers"])]
+            why = "".join(f"; {paused_text(worker)}" for worker in paused[:1]) or f"; {waiting}"
+            raise ClusterError(
+                f"the cluster must have a worker, it has none after {patience:.0f} s{why}. "
+                "Timeouts(workers_seconds=...), or --workers-timeout, sets how long a run waits"
+            )
+        if waiting != reason and (elastic is not None or not is_starting(self._client)):
             logger.warning("waiting for a worker; %s", waiting)
         return waiting
 
@@ -273,7 +275,7 @@ class Workers:
         if self._elastic is None:
             return
         pools, needs = self._elastic.pools(), self._plan.needs
-        fitting = [pool for pool in pools if needs.may_fit(pool.offer)]
+        fitting = [pool for pool in pools if pool.may_fit(needs)]
         if pools and not fitting:
             raise ClusterError(unmet_text(needs, [pool.offer for pool in pools]))
         if fitting:

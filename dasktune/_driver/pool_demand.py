@@ -96,7 +96,7 @@ class PoolDemand:
         if fits:
             return fits
         new = [pool for pool in pools if pool.name not in self._offers]
-        may_fit = [pool for pool in new if all(each.may_fit(pool.offer) for each in needs)]
+        may_fit = [pool for pool in new if all(map(pool.may_fit, needs))]
         if may_fit or len(wanted) < 2:
             return may_fit
         # Trials with unlike needs share the stage, and no pool is for all of them.

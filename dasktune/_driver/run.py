@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from dasktune._cluster.pools import worker_bounds
 from dasktune._driver.audit_notes import AuditFailure, counts_of
 from dasktune._driver.history import History, TunerPlace
 from dasktune._driver.numerics import NumericClasses, NumericRule
@@ -20,12 +21,12 @@ from dasktune._driver.transfer import GivenTrials
 from dasktune._engine.engine import Engine
 from dasktune._engine.limits import Meter
 from dasktune._engine.outcome import Outcome
-from dasktune._engine.timeouts import Timeouts
+from dasktune._engine.timeouts import IDLE_SECONDS, Timeouts
 from dasktune._engine.trials import TrialRecord
 from dasktune._worker.gpus import gpus_needed, sharing_problems
 from dasktune._worker.job import JobPlan
 from dasktune.algos.base import Tuner
-from dasktune.errors import refuse
+from dasktune.errors import ConfigurationError, refuse
 from dasktune.graph.audits import AuditDraw
 from dasktune.needs import Needs
 from dasktune.storage.checkpoints import CheckpointStore
@@ -242,25 +243,38 @@ def inputs_of(
 @contextmanager
 def cluster_of(
     client: Client | None,
-    workers: int | None,
+    workers: int | str | None,
     gpus_per_worker: float,
     trials_per_gpu: int = 1,
+    *,
+    idle_seconds: float = IDLE_SECONDS,
 ) -> Iterator[Client]:
     """Give a client: of the user's cluster, or of a local one that is started meanwhile.
 
     A local cluster has as many workers as fit on this host if None are given, with so many GPUs
-    each (see `gpus_per_local_worker`).
+    each (see `gpus_per_local_worker`). Runs scale a cluster with a range of workers, and one of the
+    user's with a number, too.
     """
+    from dasktune._cluster.growing import growing
     from dasktune._cluster.local import local_client
     from dasktune._cluster.workers import own_client
 
+    bounds = worker_bounds(workers)
+    is_range = bounds is not None and bounds[0] < bounds[1]
+    size: Any = workers if bounds is None else max(1, bounds[0])
     if client is not None:
         context = own_client(client)
-    else:
-        context = local_client(
-            workers, gpus_per_worker=gpus_per_worker, trials_per_gpu=trials_per_gpu
+    elif is_range and gpus_per_worker:
+        raise ConfigurationError(
+            f"workers must be a number where the workers of this host have GPUs, got {workers!r}"
         )
-    with context as connected:
+    else:
+        context = local_client(size, gpus_per_worker=gpus_per_worker, trials_per_gpu=trials_per_gpu)
+    asked = workers if is_range or client is not None else None
+    with (
+        context as connected,
+        growing(connected, asked, releases=client is not None, idle_seconds=idle_seconds),
+    ):
         yield connected
 
 

@@ -201,7 +201,7 @@ class DaskRunner:
         self._refused = RefusedLineages(view.plan)
         self._pauses = Pauses(view, self._cluster, self._attempts)
         self._usage = Usage(view, self._attempts, meter)
-        patience = timeouts.waits.workers_seconds
+        patience = timeouts.patience(asks=False)
         self._at_end: tuple[Part, ...] = (
             self._pauses,
             self._audits,
@@ -274,12 +274,16 @@ class DaskRunner:
         answered yet, and for those that a pool may start.
         """
         unmet, elastic = unmet_needs(self._engine, offers), self._cluster.elastic
-        coming = [] if elastic is None else [pool.offer for pool in elastic.pools()]
+        pools = [] if elastic is None else elastic.pools()
         hopeless = {
-            needs: trials for needs, trials in unmet.items() if not any(map(needs.may_fit, coming))
+            needs: trials
+            for needs, trials in unmet.items()
+            if not any(pool.may_fit(needs) for pool in pools)
         }
         if hopeless and (elastic is not None or self._cluster.workers.has_met_all):
-            raise ClusterError(unmet_needs_text(hopeless, [*offers, *coming]))
+            raise ClusterError(
+                unmet_needs_text(hopeless, [*offers, *(pool.offer for pool in pools)])
+            )
         if unmet:
             logger.warning("waiting for other workers: %s", unmet_needs_text(unmet, offers))
 

@@ -1,4 +1,4 @@
-"""All waits of a run: how long its parts wait for each other. Users set four, by `Timeouts`.
+"""All waits of a run: how long its parts wait for each other. Users set five, by `Timeouts`.
 
 How they relate, from the shortest to the longest. The driver's loop turns every `LOOP_SECONDS`
 and must go on turning, so a question to one worker may hold it up for a few seconds at most
@@ -108,7 +108,19 @@ Its driver hangs, or what it said last was lost. If it claims again, it is lent 
 """
 
 WORKERS_SECONDS = 60.0
-"""Longest time of a cluster without any worker, at the beginning and later."""
+"""Longest time of a cluster without any worker, at the beginning and later, unless users set it."""
+
+SCALE_SECONDS = 1.0
+"""Time between two changes of the size of a cluster that a run scales."""
+
+IDLE_SECONDS = 60.0
+"""Time without a stage after which a worker of such a cluster is ended."""
+
+RELEASE_SECONDS = 5.0
+"""Longest wait of a run that has ended until the cluster has ended the workers it gives back.
+
+The cluster goes on with it by itself.
+"""
 
 FIRST_WORKER_SECONDS = 1.0
 """Time between two looks whether the run was interrupted while it waits for its first worker."""
@@ -362,7 +374,7 @@ class Waits:
 
     Parameters
     ----------
-    heartbeat_seconds, workers_seconds, save_seconds, used_seconds, lease_seconds, renew_seconds
+    heartbeat_seconds, save_seconds, used_seconds, lease_seconds, renew_seconds, idle_seconds
         As the constants of these names say.
     heartbeat_share
         Part of the loop's time that heartbeats may take; they come less often if they take longer.
@@ -374,13 +386,13 @@ class Waits:
 
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     heartbeat_share: float = 0.02
-    workers_seconds: float = WORKERS_SECONDS
     look_seconds: float = WORKER_LIST_SECONDS
     listing_seconds: float = RESULTS_LISTING_SECONDS
     save_seconds: float = LIMIT_SAVE_SECONDS
     used_seconds: float = USED_SECONDS
     lease_seconds: float = LEASE_SECONDS
     renew_seconds: float = RENEW_SECONDS
+    idle_seconds: float = IDLE_SECONDS
 
 
 WAITS = Waits()
@@ -401,6 +413,10 @@ class Timeouts:
         A worker that has not been heard of for so long is taken for lost: its stage starts
         elsewhere. One that wakes up later does no harm, and is used again. Code that keeps
         Python's global lock for longer silences its worker, too.
+    workers_seconds
+        Longest time that a run waits for its first worker, and later for another one if all are
+        lost. None is 60 s; for a cluster that the run itself asks for workers, such as one with
+        ``workers="0-16"`` or jobs of SLURM, None is no limit.
     scheduler_seconds
         Longest time that the driver waits for a lost scheduler, and then for its first worker.
     database_seconds
@@ -416,6 +432,7 @@ class Timeouts:
 
     step_seconds: float | None = None
     silence_seconds: float = 45.0
+    workers_seconds: float | None = None
     scheduler_seconds: float = 300.0
     database_seconds: float = 300.0
     waits: Waits = WAITS
@@ -426,6 +443,11 @@ class Timeouts:
             for timeout in fields(self)
             if timeout.name != "waits"
             and not 0 < real_of(value := getattr(self, timeout.name)) < math.inf
-            and not (timeout.name == "step_seconds" and value is None)
+            and not (timeout.name in ("step_seconds", "workers_seconds") and value is None)
         )
         make_plain(self, *(timeout.name for timeout in fields(self)))
+
+    def patience(self, *, asks: bool) -> float:
+        """Return the seconds to wait for a worker: of a cluster that is asked for it, or not."""
+        default = math.inf if asks else WORKERS_SECONDS
+        return default if self.workers_seconds is None else self.workers_seconds

@@ -33,7 +33,7 @@ class SingleTrials:
         steps: Step,
         *,
         client: Client | None = None,
-        workers: int | None = None,
+        workers: int | str | None = None,
         last_line: bool = True,
     ) -> Metrics:
         """Train one configuration to `steps`, now, and return its metrics [Hippo Fig. 11].

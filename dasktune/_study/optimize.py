@@ -89,7 +89,7 @@ class Optimizer:
         tuner: Tuner,
         *,
         client: Client | None = None,
-        workers: int | None = None,
+        workers: int | str | None = None,
         gpus_per_worker: float | None = None,
         trials_per_gpu: int = 1,
         limits: Limits | None = None,
@@ -114,8 +114,11 @@ class Optimizer:
         client
             Connected to the Dask cluster to run on; None starts a local one.
         workers
-            Size of the local cluster; if None, a worker per core, or as many as the GPUs
-            allow.
+            Number of workers, or a range such as ``"0-16"``: the study starts as many as it can
+            use, and ends those that are idle for a minute. Without `client` these are processes of
+            this host; if None, one per core, or as many as the GPUs allow. With `client`, its
+            cluster must be able to scale; if None, its size stays, or the study follows the bounds
+            of its `adapt`, which rests meanwhile. See docs/clusters.md.
         gpus_per_worker
             GPUs of each local worker, or its share of a GPU such as 0.5; if None, what stages
             need (`create_study`).
@@ -374,7 +377,10 @@ class Optimizer:
             self._current.stoppable(meter),
             interruptible(self.stop, lambda: interrupted(parts.config, meter)),
             self._checks.beside(ahead, options.timeouts.step_seconds),
-            cluster_of(options.client, options.workers, gpus, options.trials_per_gpu) as client,
+            cluster_of(
+                *(options.client, options.workers, gpus, options.trials_per_gpu),
+                idle_seconds=options.timeouts.waits.idle_seconds,
+            ) as client,
         ):
             return TunerRun(
                 parts,

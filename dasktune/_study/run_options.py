@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dasktune._cluster.pools import scaling_problems, worker_bounds
 from dasktune._driver.transfer import TRANSFERS
 from dasktune._engine.limits import Limits
 from dasktune._engine.timeouts import Timeouts
-from dasktune._numbers import make_plain, whole_of
+from dasktune._numbers import make_plain
 from dasktune._study.callbacks import Callback
 from dasktune._study.from_optuna import tuner_problem
 from dasktune.algos.base import Tuner
-from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.errors import ConfigurationError, refuse, shown, unknown
 from dasktune.graph.audits import audit_problems
 from dasktune.trainer.check_switch import checks_are_on
 
@@ -33,7 +34,7 @@ class RunOptions:
 
     tuner: Tuner
     client: Client | None
-    workers: int | None
+    workers: int | str | None
     gpus_per_worker: float | None
     trials_per_gpu: int
     limits: Limits
@@ -65,8 +66,11 @@ class RunOptions:
             yield problem
         if self.client is not None and not hasattr(self.client, "submit"):
             yield f"client must be a dask.distributed.Client, got {self.client!r}"
-        if self.workers is not None and whole_of(self.workers) is None:
-            yield f"workers must be an int >= 1, got {self.workers!r}"
+        elif self.client is not None and self.workers is not None:
+            yield from scaling_problems(self.client)
+        if self.workers is not None and worker_bounds(self.workers) is None:
+            given = shown(self.workers)
+            yield f"workers must be a number >= 1 or a range such as '0-16', got {given}"
         if not isinstance(self.limits, Limits):
             yield f"limits must be dasktune.Limits, got {self.limits!r}"
         if not isinstance(self.timeouts, Timeouts):

@@ -103,7 +103,8 @@ class StagePlugin(WorkerPlugin):
         self._outbox = Outbox(self._send_together, self._call_later, time.monotonic)
         _WORKERS.add(worker)
         self._is_closed = False
-        self.is_leaving = self.is_replaced = False
+        self.is_leaving = self.is_replaced = self.is_at_rest = False
+        self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         if not (PROFILING_IS_SAFE if self.may_profile is None else self.may_profile):
             stop_profiling(worker)
@@ -119,7 +120,6 @@ class StagePlugin(WorkerPlugin):
         self.host = StageHost(job, self._emit, self._give_up_from_thread, workers=self._workers)
         if self.plan.needs_process or job.is_own_process:
             give_own_generator()  # now that the store's client is loaded, too
-        self._tasks: set[asyncio.Task[None]] = set()
         worker.handlers[self.plan.run] = self._control
         worker.handlers[predicting(self.plan.run)] = self._predict
         worker.handlers[lending(self.plan.run)] = self._lend
@@ -131,10 +131,11 @@ class StagePlugin(WorkerPlugin):
             self._begin(self._watch(self.plan.step_seconds))
         if LEAVE_AT in os.environ:
             seconds = float(os.environ[LEAVE_AT]) - time.time()
-            self._timer = self._loop.call_later(max(0.0, seconds), self._begin_to_leave)
+            self._timer = self._loop.call_later(max(0.0, seconds), self.begin_to_leave)
 
-    def _begin_to_leave(self) -> None:
-        self._begin(self._leave())
+    def begin_to_leave(self, *, closes: bool = True) -> None:
+        """Take no more stages; once the last one has ended, rest, or also close the worker."""
+        self._begin(self._leave(closes=closes))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -183,15 +184,16 @@ class StagePlugin(WorkerPlugin):
         else:
             os._exit(1)
 
-    async def _leave(self) -> None:
-        """Announce that this worker leaves; close it once it has been idle for a bit."""
+    async def _leave(self, *, closes: bool) -> None:
+        """Announce that this worker leaves; it is at rest once it has been idle for a bit."""
         worker, idle_since = self._worker, time.monotonic()
         self._announce_leave()
         while time.monotonic() - idle_since < LEAVE_SECONDS:
             await asyncio.sleep(LEAVE_SECONDS / 10)
             if any(plugin.is_busy for plugin in worker.plugins.values() if _is_stage(plugin)):
                 idle_since = time.monotonic()
-        if not self._is_closed:
+        self.is_at_rest = True
+        if closes and not self._is_closed:
             await worker.close(reason="dasktune-leaves", nanny=True)
 
     @property

@@ -112,7 +112,10 @@ class ClusterFlags:
 
     workers: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Worker processes on this host; with --slurm also as 2-8."),
+        typer.Option(
+            metavar="N|MIN-MAX",
+            help="Worker processes on this host, or with --slurm in jobs; as many as are of use.",
+        ),
     ] = None
     gpus_per_worker: Annotated[
         float | None,
@@ -181,6 +184,10 @@ class TimeoutFlags:
     silence_timeout: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="A worker silent for so long counts as lost."),
+    ] = None
+    workers_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Longest wait for a worker if there is none."),
     ] = None
 
 

@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dasktune._cluster.pools import worker_bounds
 from dasktune._config_file import FILE, table_of
-from dasktune.errors import ConfigurationError, refuse, unknown
+from dasktune.errors import ConfigurationError, refuse, shown, unknown
 from dasktune.graph.audits import audit_problems
 
 if TYPE_CHECKING:
@@ -41,13 +42,13 @@ class RunSettings:
     Parameters
     ----------
     workers, gpus_per_worker, trials_per_gpu
-        The workers of a local cluster, or with `slurm` those in jobs, and the most trials that
-        train on one GPU at a time.
+        The number of workers of a local cluster, or with `slurm` of those in jobs, or a range such
+        as ``"0-16"``; and the most trials that train on one GPU at a time.
     scheduler, scheduler_file
         A running cluster: its URL, or the file that its scheduler has written.
     tls_ca, tls_cert, tls_key, insecure
         The connection to it; see `dasktune._cluster.connect.Scheduler`.
-    step_timeout, silence_timeout
+    step_timeout, silence_timeout, workers_timeout
         Seconds; see `dasktune.Timeouts`.
     audit
         Share of the resumed stages that are audited; see `dasktune.create_study`.
@@ -72,6 +73,7 @@ class RunSettings:
     slurm: bool = False
     step_timeout: float | None = None
     silence_timeout: float | None = None
+    workers_timeout: float | None = None
     audit: float | None = None
     log_file: str | None = None
     log_format: str | None = None
@@ -91,9 +93,11 @@ class RunSettings:
         return not any(getattr(self, name) for name in ELSEWHERE)
 
     @property
-    def local_workers(self) -> int | None:
-        """The number of workers of a local cluster, if given."""
-        return int(self.workers) if self.is_local and self.workers is not None else None
+    def local_workers(self) -> int | str | None:
+        """The number of workers of a local cluster, or its range, if given."""
+        if not self.is_local or self.workers is None:
+            return None
+        return int(self.workers) if str(self.workers).isdecimal() else self.workers
 
     @property
     def local_gpus(self) -> float | None:
@@ -113,6 +117,7 @@ class RunSettings:
         return Timeouts(
             step_seconds=self.step_timeout,
             silence_seconds=Timeouts().silence_seconds if silence is None else silence,
+            workers_seconds=self.workers_timeout,
         )
 
     def connecting(
@@ -170,8 +175,11 @@ class RunSettings:
             for name in OF_THIS_HOST:
                 if getattr(self, name) is not None:
                     yield f"{_flag(name)} is for a local cluster, not for one of {named[0]}"
-        if self.is_local and not _is_count(self.workers):
-            yield f"--workers must be a number >= 1, got {self.workers!r}"
+        if self.is_local and self.workers is not None and worker_bounds(self.workers) is None:
+            yield (
+                "--workers must be a number >= 1 or a range such as 0-16, got "
+                f"{shown(self.workers)}"
+            )
         for name in OF_SCHEDULER:
             if getattr(self, name) and (self.is_local or self.slurm):
                 yield f"{_flag(name)} is for a cluster of --scheduler or --scheduler-file"
@@ -232,12 +240,6 @@ def _of_other_places(table: Mapping[str, Any], flags: Mapping[str, Any]) -> Iter
         yield from OF_THIS_HOST
     elif any(name in flags for name in OF_THIS_HOST):
         yield from (*ELSEWHERE, *OF_SCHEDULER)
-
-
-def _is_count(workers: object) -> bool:
-    if workers is None or type(workers) is int:
-        return workers is None or workers >= 1
-    return isinstance(workers, str) and workers.isdecimal() and int(workers) >= 1
 
 
 def _flag(name: str) -> str:

@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager
 
 from distributed import Client
 
-from dasktune._cluster.local import local_client
-from dasktune._driver.run import gpus_per_local_worker
+from dasktune._driver.run import cluster_of, gpus_per_local_worker
 from dasktune._engine.timeouts import CHECK_SECONDS
 from dasktune._numbers import real_of
 from dasktune._study.study import Study
@@ -95,10 +94,10 @@ def examine(checked: CheckedStudy, client: Client, *, seconds: float = CHECK_SEC
 
 def local_cluster(
     checked: CheckedStudy,
-    workers: int | None,
+    workers: int | str | None,
     gpus_per_worker: float | None,
     trials_per_gpu: int = 1,
 ) -> AbstractContextManager[Client]:
     """Return the cluster that a run of the study would start on this host."""
     gpus = gpus_per_local_worker(None, gpus_per_worker, trials_per_gpu, checked.plan.needs)
-    return local_client(workers, gpus_per_worker=gpus, trials_per_gpu=trials_per_gpu)
+    return cluster_of(None, workers, gpus, trials_per_gpu)

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from dasktune._cluster.demand import Demand
 from dasktune._cluster.pools import PoolStatus, WorkerPool
 from dasktune._engine.timeouts import RESUBMIT_SECONDS
 from dasktune.needs import Offer
-from dasktune.slurm.demand import Demand
 from dasktune.slurm.options import SlurmOptions
 
 logger = logging.getLogger(__name__)

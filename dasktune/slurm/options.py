@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 from dask.utils import parse_bytes
 
+from dasktune._cluster.pools import worker_bounds
 from dasktune._config_file import FILE, table_of
 from dasktune._numbers import make_plain, real_of, whole_of
 from dasktune._worker.gpus import sharing_problems
@@ -181,7 +182,7 @@ class SlurmOptions:
 
     @property
     def _bounds(self) -> tuple[int, int]:
-        return _range_of(self.processes if self.workers is None else self.workers)
+        return worker_bounds(self.processes if self.workers is None else self.workers) or (0, 0)
 
     def _number_problems(self) -> Iterator[str]:
         for name in ("workers_per_job", "cpus_per_worker", "trials_per_gpu"):
@@ -313,16 +314,6 @@ def seconds_of(time: object) -> int | None:
         for name, number in parts.groupdict().items()
         if number
     )
-
-
-def _range_of(workers: object) -> tuple[int, int]:
-    """Return the bounds of a number or a range of workers; zeros for an invalid text."""
-    if type(workers) is int:
-        return workers, workers
-    bounds = re.fullmatch(r"(\d+)(?:-(\d+))?", workers) if isinstance(workers, str) else None
-    if bounds is None:
-        return 0, 0
-    return int(bounds[1]), int(bounds[2] or bounds[1])
 
 
 def _is_plain(path: str) -> bool:

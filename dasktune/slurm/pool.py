@@ -14,11 +14,11 @@ from typing import Any
 from dask_jobqueue.slurm import SLURMCluster, SLURMJob
 from distributed.deploy.spec import ProcessInterface
 
+from dasktune._cluster.demand import drain
 from dasktune._cluster.pools import WorkerPool
 from dasktune._engine.timeouts import JOB_LIST_SECONDS
 from dasktune.errors import ClusterError
 from dasktune.slurm.commands import job_states, words
-from dasktune.slurm.demand import drain
 from dasktune.slurm.job_pool import PENDING, JobPool
 
 logger = logging.getLogger(__name__)

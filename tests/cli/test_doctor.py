@@ -51,7 +51,7 @@ def test_doctor_names_a_wrong_option_or_an_absent_scheduler(folder: Folder) -> N
     assert "cannot reach the scheduler" in nobody.stderr
     wrong = folder.command("doctor", "counting.py", "--workers", "0")
     assert wrong.returncode == 2
-    assert "--workers must be a number >= 1, got '0'" in wrong.stderr
+    assert "--workers must be a number >= 1 or a range such as 0-16, got '0'" in wrong.stderr
     hasty = folder.command("doctor", "counting.py", "--workers", "1", "--seconds", "0")
     assert hasty.returncode == 2
     assert "--seconds" in hasty.stderr

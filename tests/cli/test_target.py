@@ -64,6 +64,12 @@ def test_cluster_flag_replaces_the_cluster_of_the_table(tmp_path: Path) -> None:
     assert place(tmp_path, jobs, scheduler="tls://h:1") == RunSettings(scheduler="tls://h:1")
 
 
+def test_range_of_workers_and_their_timeout_reach_the_run(tmp_path: Path) -> None:
+    settings = place(tmp_path, '[run]\nworkers = "1-4"\nworkers-timeout = 600\n')
+    assert settings.local_workers == "1-4"
+    assert settings.timeouts().workers_seconds == 600
+
+
 @pytest.mark.parametrize(
     ("toml", "message"),
     [
@@ -71,8 +77,8 @@ def test_cluster_flag_replaces_the_cluster_of_the_table(tmp_path: Path) -> None:
         ("[runs]\nworkers = 2", "unknown table 'runs'; known: run, slurm"),
         ("run = 3", "run must be a table, got 3"),
         ("[run", "must be a TOML file"),
-        ("[run]\nworkers = 0", "--workers must be a number >= 1, got 0"),
-        ("[run]\nworkers = true", "--workers must be a number >= 1, got True"),
+        ("[run]\nworkers = 0", "--workers must be a number >= 1 or a range such as 0-16, got 0"),
+        ("[run]\nworkers = true", "or a range such as 0-16, got True"),
         ("[run]\nworkers = 2\nscheduler = 'tls://h:1'", "--workers is for a local cluster"),
         ("[run]\nlog-file = 5", "--log-file must be a text, got 5"),
         ("[run]\nscheduler = 5", "--scheduler must be a text, got 5"),

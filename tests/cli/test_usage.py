@@ -95,8 +95,8 @@ def test_an_unknown_metric_is_refused_and_nothing_is_made() -> None:
             ["run", "counting.py", "--config", "pauze=1"],
             "unknown config key 'pauze'; known: bad, metric, pause",
         ),
-        (["run", "counting.py", "--workers", "0"], "--workers must be a number >= 1, got '0'"),
-        (["run", "counting.py", "--workers", "2-4"], "--workers must be a number >= 1"),
+        (["run", "counting.py", "--workers", "0"], "--workers must be a number >= 1 or a range"),
+        (["run", "counting.py", "--workers", "4-2"], "or a range such as 0-16, got '4-2'"),
         (["run", "counting.py", "--qos", "low"], "--qos must come with --slurm"),
         (
             ["run", "counting.py", "--scheduler", "tcp://192.0.2.1:8786"],
@@ -286,7 +286,7 @@ def test_each_command_has_help(name: str) -> None:
         ("--n-trials", "No such option: --n-trials; it is an argument of the tuner in the study"),
         ("--metric", "it is an argument of create_study in the study file"),
         ("--wrkers", "--workers"),
-        ("--work", "--worker-seconds, --workers"),
+        ("--work", "--worker-seconds, --workers, --workers-timeout"),
         ("--zzz", "No such option: --zzz\n"),
     ],
 )

@@ -340,7 +340,7 @@ def test_all_of_many_workers_are_greeted(
 
 
 def test_an_empty_cluster_is_refused(cluster: LocalCluster, client: Client, plan: JobPlan) -> None:
-    timeouts = Timeouts(waits=Waits(workers_seconds=0.1))
+    timeouts = Timeouts(workers_seconds=0.1)
     cluster.scale(0)
     while client.scheduler_info(n_workers=-1)["workers"]:
         cluster.sync(cluster._correct_state)

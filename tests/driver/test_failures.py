@@ -19,7 +19,6 @@ from distributed import Client, LocalCluster
 
 import dasktune as dt
 from dasktune._cluster.local import local_client
-from dasktune._engine.timeouts import Waits
 from dasktune._study.study import Study
 from dasktune.errors import ClusterError, ConfigurationError, TrainerError
 from dasktune.sequences import Constant, Piecewise, Sequence
@@ -574,7 +573,7 @@ def test_stages_run_only_where_their_needs_are_met(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_stays_deserted_ends_the_run(tmp_path: Path) -> None:
-    timeouts = dt.Timeouts(waits=Waits(workers_seconds=0.1))
+    timeouts = dt.Timeouts(workers_seconds=0.1)
     study = open_study(tmp_path, hold=str(tmp_path / "hold"))
 
     def desert() -> None:

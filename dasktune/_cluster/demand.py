@@ -1,14 +1,15 @@
 """The number of workers that a study can use, and the end of workers that it does not need.
 
-Workers import this module to run `leave`, so it must not import dask-jobqueue.
+Workers import this module to run `leave` and `rest`, so it must not import dask-jobqueue.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
-from distributed import Scheduler, Worker
+from distributed import Worker
 from distributed.protocol.pickle import dumps
 
 from dasktune._worker.plugin import StagePlugin
@@ -62,16 +63,37 @@ def leave(dask_worker: Worker) -> None:
     plugins = [each for each in dask_worker.plugins.values() if isinstance(each, StagePlugin)]
     for plugin in plugins:
         if not plugin.is_leaving:
-            plugin._begin_to_leave()
+            plugin.begin_to_leave()
     if not plugins:
         task = asyncio.ensure_future(dask_worker.close(reason="dasktune-leaves"))
         _closing.add(task)
         task.add_done_callback(_closing.discard)
 
 
-async def drain(scheduler: Scheduler, workers: Collection[str]) -> bool:
+def rest(dask_worker: Worker) -> bool:
+    """Accept no more stages on this worker; return whether its last one has ended."""
+    plugins = [each for each in dask_worker.plugins.values() if isinstance(each, StagePlugin)]
+    for plugin in plugins:
+        if not plugin.is_leaving:
+            plugin.begin_to_leave(closes=False)
+    return not dask_worker.state.executing and all(plugin.is_at_rest for plugin in plugins)
+
+
+async def drain(scheduler: Any, workers: Collection[str]) -> bool:
     """Ask workers, by address, to leave; return whether all have confirmed it."""
-    message = {"op": "run", "function": dumps(leave), "wait": True}
+    return None not in await _answers(scheduler, leave, workers)
+
+
+async def are_at_rest(scheduler: Any, workers: Collection[str]) -> bool:
+    """Ask workers, by address, to accept no more stages; return whether all are at rest."""
+    return all(each and each["result"] for each in await _answers(scheduler, rest, workers))
+
+
+async def _answers(
+    scheduler: Any, function: Callable[[Worker], object], workers: Collection[str]
+) -> list[dict[str, Any] | None]:
+    """Return the answers of workers that run a function; None for a worker that fails."""
+    message = {"op": "run", "function": dumps(function), "wait": True}
     answers = await scheduler.broadcast(msg=message, workers=list(workers), on_error="return")
-    confirmed = (answers.get(worker) for worker in workers)
-    return all(isinstance(each, dict) and each.get("status") == "OK" for each in confirmed)
+    given = (answers.get(worker) for worker in workers)
+    return [a if isinstance(a, dict) and a.get("status") == "OK" else None for a in given]

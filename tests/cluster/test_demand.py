@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dasktune.slurm.demand import Demand
+from dasktune._cluster.demand import Demand
 
 IDLE_SECONDS = 40.0
 
