@@ -15,12 +15,14 @@ from concurrent.futures import CancelledError
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from dask.base import annotate
 from distributed import Client, Future, KilledWorker
 from distributed import client as of_clients
 
 from dasktune._cluster.pools import elastic_of
 from dasktune._cluster.workers import Workers, client_hushed, connect_again
 from dasktune._driver.inbox import AttemptFinished
+from dasktune._driver.waiting import trials_of
 from dasktune._engine.timeouts import (
     CANCELLED_SECONDS,
     CLIENT_CLOSE_SECONDS,
@@ -49,6 +51,7 @@ from dasktune._worker.plugin import (
 from dasktune.errors import ClusterError, InternalError
 from dasktune.graph.events import Granted, RunStage, SaveMissed, WorkerJoined, WorkerLost
 from dasktune.graph.view import AttemptView
+from dasktune.logs import trials_text
 
 logger = logging.getLogger(__name__)
 
@@ -98,19 +101,22 @@ class Submissions:
             files_known=files_known,
         )
         before = None if order.after is None else self._futures.get(order.after)
-        key = node.key_at(order.stop)
-        self._futures[order.attempt] = self._client.submit(
-            run_stage,
-            self._plan.run,
-            spec.pack(),
-            before,
-            key=(prefix_of(self._plan.run), key, order.start, order.stop, order.attempt),
-            workers=[order.worker],
-            resources=self._workers.claims(order.worker, order.needs),
-            priority=-order.order,
-            retries=0,
-            pure=False,
-        )
+        key, trials = node.key_at(order.stop), trials_of(node)
+        name = (prefix_of(self._plan.run), trials_text(trials), key, order.start, order.stop)
+        # Dask's dashboard shows the key, and its plugins see annotations.
+        with annotate(trials=trials):
+            self._futures[order.attempt] = self._client.submit(
+                run_stage,
+                self._plan.run,
+                spec.pack(),
+                before,
+                key=(*name, order.attempt),
+                workers=[order.worker],
+                resources=self._workers.claims(order.worker, order.needs),
+                priority=-order.order,
+                retries=0,
+                pure=False,
+            )
         return key
 
     def audit(

@@ -231,6 +231,19 @@ def test_cluster_of_fixed_size_is_refused_a_range(
         held.study.optimize(tuner, client=client_of(cluster), workers="0-4")
 
 
+def test_tasks_of_dask_name_their_trials(held: HeldStudy) -> None:
+    seen: dict[str, Any] = {}
+
+    def act() -> None:
+        wait_until(lambda: held.workers(1) or held.workers(2))
+        tasks = dict(cluster.scheduler.tasks)
+        seen.update({key[1]: task.annotations["trials"] for key, task in tasks.items()})
+
+    with empty() as cluster, Client(cluster) as client:
+        held.train(act, client=client, workers="0-1")
+    assert {"trial 0": [0]}.items() <= seen.items()
+
+
 def test_size_of_jobs_with_several_workers_is_whole() -> None:
     job = {"cls": Worker, "options": {}, "group": ["-0", "-1"]}
     cluster = SimpleNamespace(new_spec=job, worker_spec={}, scheduler_info={"workers": {}})
