@@ -276,7 +276,7 @@ def test_create_study_unwritable_store_is_refused(tmp_path: Path) -> None:
     [
         ({"tuner": 3}, "tuner must be one of dasktune.algos, got 3"),
         ({"client": "tcp://x"}, "client must be a dask.distributed.Client, got 'tcp://x'"),
-        ({"workers": 0}, "workers must be an int >= 1, got 0"),
+        ({"workers": 0}, "workers must be a number >= 1"),
     ],
 )
 def test_optimize_invalid_argument_is_refused(
