@@ -483,10 +483,18 @@ SPACES: dict[str, AnySpace] = {
 }
 
 
+# These make a table of all the integers of a domain; CMA does so before Optuna 5.0.
+WITH_TABLES = {"gp"} if int(optuna.__version__.partition(".")[0]) >= 5 else {"gp", "cma-margin"}
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
-    # GP makes a table of all the integers of a domain.
-    [(name, kind) for name in ANYWHERE for kind in SPACES if (name, kind) != ("gp", "large")],
+    [
+        (name, kind)
+        for name in ANYWHERE
+        for kind in SPACES
+        if kind != "large" or name not in WITH_TABLES
+    ],
 )
 def test_every_sampler_proposes_from_every_space(name: str, kind: str) -> None:
     found = played(SPACES[kind], name)
