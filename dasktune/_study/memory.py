@@ -161,7 +161,8 @@ class StudyMemory:
                 "one"
             )
         try:
-            yield
+            with self.database.connections.in_use():
+                yield
         finally:
             self._lock.release()
 

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -59,6 +60,12 @@ NETWORK = frozenset(
     }
 )
 """File systems that several machines may mount, spelled as in `/proc/mounts`."""
+
+_last: list[weakref.ref[Connections]] = []
+"""The connections to a SQLite file that were used last; one item at most."""
+
+_idle_lock = threading.Lock()
+"""Guards `_last`, and the numbers of users of all connections."""
 
 Result = TypeVar("Result")
 Work = Callable[[sa.Connection], Result]
@@ -151,6 +158,7 @@ class Connections:
             # SQLite would create the file on connecting.
             raise StorageError(f"there is no database {address.database}")
         self._lock = threading.Lock()
+        self._users = int(reads_only)  # a page asks again and again
         self._has_answered = False
         self.patience = DATABASE_SECONDS
         self.made = 0
@@ -181,7 +189,7 @@ class Connections:
         StorageError
             If it fails.
         """
-        with self.failing(), self._lock:
+        with self.failing(), self.in_use(), self._lock:
             try:
                 result = self._attempt(work)
             except _LostError as lost:
@@ -194,6 +202,39 @@ class Connections:
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep a SQLite file open; after its last use it is closed when another one is used.
+
+        So idle studies hold no descriptors, but a loop of single writes opens its file once: to
+        close the file costs as much as a hundred writes.
+        """
+        with _idle_lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with _idle_lock:
+                self._users -= 1
+            if self.file is not None:
+                self._close_the_last()
+
+    def _close_the_last(self) -> None:
+        """Take the place of the SQLite file that was used last, and close that one if it is idle.
+
+        A server keeps its connection: a new one takes long, and lost writes are looked for on it.
+        """
+        with _idle_lock:
+            last = _last[0]() if _last else None
+            _last[:] = [weakref.ref(self)]
+        # Its lock is taken while a thread works with it: then it is not idle.
+        if last is not None and last is not self and last._lock.acquire(blocking=False):
+            try:
+                if not last._users:
+                    last.engine.dispose()
+            finally:
+                last._lock.release()
 
     def _count(self, connection: object, record: object) -> None:
         self.made += 1
@@ -275,14 +316,14 @@ class Connections:
         if self.file is None:
             # A database in memory lives as long as its one connection.
             return sa.create_engine(address, connect_args=options, poolclass=sa.StaticPool)
-        if not may_write and _is_at_rest(self.file):
-            address = _read_only(self.file)
         engine = sa.create_engine(address, connect_args=options)
         if may_write:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             if not self.file.name.startswith("file:"):
                 _make(self.file)
             sa.event.listen(engine, "connect", partial(_configure_sqlite, timeout))
+        if not self.file.name.startswith("file:"):
+            sa.event.listen(engine, "do_connect", partial(_open_existing, self.file, may_write))
         return engine
 
 
@@ -336,10 +377,17 @@ def _is_at_rest(file: Path) -> bool:
     return not os.access(file.parent, os.W_OK) and not log.exists()
 
 
-def _read_only(file: Path) -> sa.URL:
-    """Return the URL by which SQLite reads a file in a folder without write permission."""
-    options = {"mode": "ro", "immutable": "1", "uri": "true"}
-    return sa.URL.create("sqlite", database=f"file:{quote(str(file.absolute()))}", query=options)
+def _open_existing(
+    file: Path, may_write: bool, dialect: object, record: object, arguments: Any, options: Any
+) -> None:
+    """Open a SQLite file by a URL that makes no file, as a path would in place of a removed one.
+
+    In a folder without write permission SQLite reads only a file that it takes for unchanging.
+    """
+    is_still = not may_write and _is_at_rest(file)
+    mode = "mode=ro&immutable=1" if is_still else "mode=rw"
+    arguments[:] = [f"file:{quote(str(file.absolute()))}?{mode}"]
+    options["uri"] = True
 
 
 def _configure_postgresql(connection: Any, record: object) -> None:
