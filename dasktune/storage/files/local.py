@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import cache
 from io import FileIO
 from pathlib import Path
 
@@ -45,29 +46,21 @@ class LocalFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root.expanduser().absolute()
-        self._process, self._threads = os.getpid(), _threads()
         self._named: set[Path] = set()
         """Folders that nobody removes, whose names and those above this process has synced."""
-
-    @property
-    def _pool(self) -> ThreadPoolExecutor:
-        """Return the threads of this process; a forked process has none and makes new ones."""
-        if self._process != os.getpid():
-            self._process, self._threads = os.getpid(), _threads()
-        return self._threads
 
     def write(self, folder: str, files: Mapping[str, Parts]) -> None:
         """Write files into one folder, several at a time, and sync all folders above it."""
         where = self._root / folder
         above = self._above(where)
         _make_folder(where)
-        synced = self._pool.submit(sync_folders, above)
+        synced = _pool().submit(sync_folders, above)
 
         def write(name: str) -> None:
             _write_file(where / name, files[name])
 
         *names, last = files
-        begun = [synced, *(self._pool.submit(write, name) for name in names)]
+        begun = [synced, *(_pool().submit(write, name) for name in names)]
         try:
             try:
                 write(last)
@@ -121,7 +114,7 @@ class LocalFiles:
 
     def _sync(self, folder: Path, above: Sequence[Path]) -> None:
         """Sync folders together: the file system then writes its journal once."""
-        synced = [self._pool.submit(sync_folders, [each]) for each in above]
+        synced = [_pool().submit(sync_folders, [each]) for each in above]
         try:
             sync_folders([folder])
         finally:
@@ -159,7 +152,7 @@ class LocalFiles:
         paths = [self._root / folder / name for name in names]
         bounds = [most.get(name, MOST_NBYTES) for name in names]
         few = len(paths) <= 2  # reading them is faster than starting a thread
-        return list((map if few else self._pool.map)(_read_file, paths, bounds))
+        return list((map if few else _pool().map)(_read_file, paths, bounds))
 
     def remove(self, path: str) -> None:
         """Remove a file or folder, and its parent folder if that is empty then."""
@@ -204,7 +197,13 @@ class LocalFiles:
                     yield Entry(path=path[prefix:], nbytes=status.st_size, modified=status.st_mtime)
 
 
-def _threads() -> ThreadPoolExecutor:
+def _pool() -> ThreadPoolExecutor:
+    """Return the threads of this process, for all its stores; they do not outlive a fork."""
+    return _pool_of(os.getpid())
+
+
+@cache
+def _pool_of(process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="dasktune-files")
 
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,3 +80,12 @@ def test_write_where_the_disk_refuses_is_a_copy(
     part = content(LARGE)
     LocalFiles(tmp_path).write("folder", {"file": [part]})
     assert (tmp_path / "folder" / "file").read_bytes() == part.tobytes()
+
+
+def test_stores_of_a_process_share_their_threads(tmp_path: Path) -> None:
+    before = {*threading.enumerate()}
+    stores = [LocalFiles(tmp_path / str(number)) for number in range(6)]
+    for store in stores:
+        store.write("a", {"x": [content(5)]})
+    begun = {*threading.enumerate()} - before
+    assert len(begun) <= 4
