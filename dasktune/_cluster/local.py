@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -38,6 +39,35 @@ METHOD = "distributed.worker.multiprocessing-method"
 """Dask's setting: how the processes of workers are started."""
 
 _NANNY = logging.getLogger("distributed.nanny")
+
+
+class _SharedSettings:
+    """Dask's settings for local clusters, until the last cluster of this process has ended.
+
+    They are those of the process: set by two threads, the first to end would take them from the
+    other, and the last would leave them behind.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clusters = 0
+        self._reset = ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._clusters:
+                self._reset.enter_context(dask.config.set(LOCAL_SETTINGS))
+                self._reset.callback(_NANNY.setLevel, _NANNY.level)
+            self._clusters += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._clusters -= 1
+            if not self._clusters:
+                self._reset.close()
+
+
+_SETTINGS = _SharedSettings()
 
 
 class GpuNanny(Nanny):
@@ -89,19 +119,20 @@ def local_client(
         count, keywords = len(gpus), {"worker_class": GpuNanny, "gpus": gpus}
         keywords["is_shared"] = trials_per_gpu > 1
         keywords["resources"] = {"GPU": gpus_per_worker}
-    with tempfile.TemporaryDirectory(prefix="dasktune-") as scratch:
-        settings = {**LOCAL_SETTINGS, "temporary-directory": scratch}
-        with dask.config.set(settings), ExitStack() as stack:
-            if not gpus_per_worker:
-                stack.enter_context(_forked_workers())
-            stack.callback(_NANNY.setLevel, _NANNY.level)
-            with fork_server.ctrl_c_held_back():
-                cluster = stack.enter_context(_cluster(count, **keywords))
-            client = stack.enter_context(Client(cluster))
-            client.run(_say_only_what_is_grave)
-            # All is saved when a run ends: that a process is slow to end then is no news.
-            stack.callback(_NANNY.setLevel, logging.ERROR)
-            yield client
+    with (
+        tempfile.TemporaryDirectory(prefix="dasktune-") as scratch,
+        _SETTINGS,
+        ExitStack() as stack,
+    ):
+        if not gpus_per_worker:
+            stack.enter_context(_forked_workers())
+        with fork_server.ctrl_c_held_back():
+            cluster = stack.enter_context(_cluster(count, scratch, **keywords))
+        client = stack.enter_context(Client(cluster))
+        client.run(_say_only_what_is_grave)
+        # All is saved when a run ends: that a process is slow to end then is no news.
+        stack.callback(_NANNY.setLevel, logging.ERROR)
+        yield client
 
 
 @contextmanager
@@ -135,7 +166,7 @@ def _say_only_what_is_grave() -> None:
     logging.getLogger("distributed.worker").setLevel(logging.CRITICAL)
 
 
-def _cluster(workers: int, **keywords: Any) -> LocalCluster:
+def _cluster(workers: int, scratch: str, **keywords: Any) -> LocalCluster:
     try:
         return LocalCluster(
             n_workers=workers,
@@ -144,6 +175,8 @@ def _cluster(workers: int, **keywords: Any) -> LocalCluster:
             memory_limit=0,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
+            local_directory=scratch,
+            scheduler_kwargs={"local_directory": scratch},
             **keywords,
         )
     except RuntimeError as error:

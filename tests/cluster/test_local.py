@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from distributed import Client
 from packaging.version import Version
 
 import dasktune as dt
-from dasktune._cluster.local import available_cores, local_client
+from dasktune._cluster.local import LOCAL_SETTINGS, METHOD, available_cores, local_client
 from dasktune._worker import hardware
 from dasktune._worker.gpus import Gpu
 from dasktune._worker.job import JobPlan, open_job
@@ -72,6 +73,29 @@ def test_worker_that_is_slow_to_end_is_no_news(caplog: pytest.LogCaptureFixture)
     assert not Path(f"/proc/{pid}").exists()
     assert not caplog.records
     assert logging.getLogger("distributed.nanny").level == logging.WARNING
+
+
+def test_two_local_clusters_share_no_folder_but_settings() -> None:
+    def scratch(client: Client) -> list[Path]:
+        assert client.cluster is not None
+        folders = client.run(lambda dask_worker: dask_worker.local_directory).values()
+        return [Path(folder) for folder in (*folders, client.cluster.scheduler.local_directory)]
+
+    def settings() -> dict[str, object]:
+        return {name: dask.config.get(name, None) for name in (*LOCAL_SETTINGS, METHOD)}
+
+    before, nanny = settings(), logging.getLogger("distributed.nanny")
+    level = nanny.level
+    with ExitStack() as stack:
+        first = stack.enter_context(ExitStack())
+        folders = scratch(first.enter_context(local_client(1)))
+        second = stack.enter_context(local_client(1))
+        first.close()
+        assert not any(folder.exists() for folder in folders)
+        assert all(folder.is_dir() for folder in scratch(second))
+        assert dask.config.get("distributed.worker.daemon") is False
+    assert settings() == before
+    assert nanny.level == level
 
 
 @pytest.fixture
