@@ -109,6 +109,28 @@ def test_forked_workers_are_as_new_interpreters(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+def test_server_ends_at_once_with_its_driver(tmp_path: Path) -> None:
+    (tmp_path / "slow_to_end.py").write_text(
+        "import atexit, threading\natexit.register(threading.Event().wait)\n"
+    )
+    (tmp_path / "script.py").write_text(
+        "from dasktune._cluster import fork_server\n"
+        "fork_server.LIBRARIES = ('slow_to_end', *fork_server.LIBRARIES)\n"
+        "fork_server.start()\n"
+    )
+    own = {name: value for name, value in os.environ.items() if name != fork_server.SWITCH}
+    # The server has the same output: to read it to its end is to wait for the server's end.
+    subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**own, "PYTHONPATH": PATH},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.process
 def test_study_in_a_fork_of_a_driver_runs(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(FORK)
     subprocess.run(
