@@ -59,6 +59,8 @@ class AskTell:
     def __init__(self, parts: StudyParts) -> None:
         self._parts = parts
         self._lock = threading.Lock()
+        history = parts.memory.history
+        self._hold = history.database.hold_of(history.study_id)
         self._loop: OwnLoop | None = None
 
     def ask(self, tuner: Tuner | None = None) -> Asked | None:
@@ -118,9 +120,10 @@ class AskTell:
             self._loop_of(None).tell(trial, values, state)
 
     def close(self) -> None:
-        """Release the study for other processes."""
-        if self._loop is not None:
-            self._loop.close()
+        """Release the study for other study objects, and other processes."""
+        with self._lock:
+            self._loop = None
+            self._hold.release()
 
     def _loop_of(self, tuner: Tuner | None) -> OwnLoop:
         if self._loop is None or (tuner is not None and not self._loop.is_for(tuner)):
@@ -129,6 +132,12 @@ class AskTell:
             self._refuse(tuner)
             if self._loop is not None:
                 self._loop.refuse_untold()
+            if not self._hold.take():
+                raise FencedError(
+                    f"study {self._parts.name!r} must be asked through one study object at a "
+                    "time, of one process, got a second one: close the first one, study.close(), "
+                    "or end its process"
+                )
             self._loop = OwnLoop(self._parts, tuner)
         return self._loop
 
@@ -148,12 +157,6 @@ class OwnLoop:
 
     def __init__(self, parts: StudyParts, tuner: Tuner) -> None:
         memory = parts.memory
-        self._hold = memory.history.database.hold_of(memory.history.study_id)
-        if not self._hold.take():
-            raise FencedError(
-                f"study {parts.name!r} must be asked by one process at a time, got a second one: "
-                "ask when the first process has ended or has closed the study"
-            )
         memory.catch_up()
         place = place_in(memory, tuner)
         self._engine = engine_of(parts, AloneRule())
@@ -167,10 +170,6 @@ class OwnLoop:
         """Trials that were handed out, and when."""
         self._began = time.monotonic()
         self._take(begin_tuner(self._engine, place, inputs_in(parts, place.tuner), 0.0, 1))
-
-    def close(self) -> None:
-        """Release the study for other processes."""
-        self._hold.release()
 
     def is_for(self, tuner: Tuner) -> bool:
         """Whether it runs a tuner of the same identity."""

@@ -15,7 +15,7 @@ import torch
 import dasktune as dt
 from dasktune._study.study import Study
 from dasktune.algos.curves import Curve, Persistence, Prediction, Predictor
-from dasktune.errors import ConfigurationError
+from dasktune.errors import ConfigurationError, StorageError
 from dasktune.sequences import Constant, MultiStep
 from dasktune.types import Decision, Extend, Finish, Register, Report, Step, Stop, TrialState
 
@@ -277,10 +277,31 @@ def test_ask_by_a_second_process_is_refused(tmp_path: Path) -> None:
     asked = study.ask(tuner)
     assert asked is not None
     second = ask_elsewhere()
-    assert "must be asked by one process at a time" in second.stderr
-    assert make(tmp_path).ask(tuner) is not None, "another study object of this process may"
+    assert "must be asked through one study object at a time" in second.stderr
     study.close()
     assert ask_elsewhere().returncode == 0
+
+
+def test_ask_by_a_second_study_object_is_refused(tmp_path: Path) -> None:
+    study, other = make(tmp_path), make(tmp_path)
+    asked = study.ask(random())
+    assert asked is not None
+    with pytest.raises(StorageError, match=r"one study object at a time.*study\.close\(\)"):
+        other.ask(random())
+    study.tell(asked, 0.5)
+    study.close()
+    again = other.ask(random())
+    assert again is not None
+    assert again.number == 1, "the trial that was told is not asked again"
+    other.close()
+    assert study.ask(random()) == again
+
+
+def test_ask_after_the_first_study_was_dropped(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    asked = study.ask(random())
+    study = make(tmp_path)  # as a cell of a notebook does that is run again
+    assert study.ask(random()) == asked
 
 
 def test_ask_another_tuner_is_refused_while_a_trial_is_untold(tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ import dasktune as dt
 from dasktune._study.study import Study
 from dasktune.errors import StorageError
 
+SPACE = dt.Space(lr=[0.1, 0.2])
+
+
 def open_files(folder: Path) -> int:
     """Return the number of descriptors of files below a folder."""
     return sum(file.path.startswith(str(folder)) for file in psutil.Process().open_files())
@@ -45,3 +48,12 @@ def test_idle_file_that_was_removed_is_not_made_anew(tmp_path: Path) -> None:
     assert not (tmp_path / "a" / "dasktune.db").exists()
     other.close()
     study.close()
+
+
+def test_closed_asked_study_holds_no_file(tmp_path: Path) -> None:
+    first, second = own(tmp_path / "a"), own(tmp_path / "b")
+    tuner = dt.algos.Random(SPACE, trials=2, max_steps=1)
+    for study in (first, second):
+        assert study.ask(tuner) is not None
+        study.close()
+    assert open_files(tmp_path) == 0

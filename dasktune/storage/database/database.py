@@ -262,7 +262,7 @@ class Database:
         self.kept.add(work, batch.events, chain.from_iterable(rows for _, rows in values))
 
     def hold_of(self, study_id: int) -> StudyHold:
-        """Return the hold on a study, which one process at a time can take."""
+        """Return a hold on a study, of which one at a time can be taken."""
         return StudyHold(self._connections, study_id)
 
     def note(self, study_id: int, payload: Any) -> None:

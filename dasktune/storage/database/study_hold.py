@@ -1,8 +1,11 @@
-"""The hold of this process on a study, which ends with the process, however it ends."""
+"""The hold of one study object on a study, which ends with the object or with its process."""
 
 from __future__ import annotations
 
+import gc
 import os
+import threading
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -14,25 +17,30 @@ from dasktune.storage.database.connection import Connections
 _CLASS: Final = 0x6461736B
 """The first number of advisory locks in PostgreSQL: "dask"."""
 
+_lock = threading.RLock()  # the garbage collector may release a hold while another is taken
 _files: dict[Path, int] = {}
-"""Open lock files. To close one would end all holds of this process on its studies."""
+"""Open lock files. To close one ends all holds of this process on its studies."""
+_held: set[tuple[Path, int]] = set()
+"""The file and the study of each hold of this process."""
 
 
 class StudyHold:
-    """A lock that one process at a time has; all threads and study objects of a process share it.
+    """A lock that one study object of one process at a time has.
 
     SQLite: a byte of a file beside the database. PostgreSQL: an advisory lock of a session. In
-    memory, on Windows, and on a file system without locks, each process has it.
+    memory, each object has it. On Windows, and on a file system without locks, it is only known
+    to this process.
     """
 
     def __init__(self, connections: Connections, study_id: int) -> None:
         self._connections, self._study_id = connections, study_id
         self._session: sa.Connection | None = None
+        self._release: weakref.finalize[..., StudyHold] | None = None
 
     def take(self) -> bool:
-        """Return whether this process has the study now."""
+        """Return whether this object has the study now."""
         if self._connections.dialect == "sqlite":
-            return self._connections.file is None or _lock(self._file, self._study_id)
+            return self._connections.file is None or self._take_file()
         if self._session is None:
             lock = sa.select(sa.func.pg_try_advisory_lock(_CLASS, self._study_id))
             with self._connections.failing():
@@ -44,21 +52,34 @@ class StudyHold:
                 self._session = session
         return True
 
+    def _take_file(self) -> bool:
+        hold = Path(f"{self._connections.file}-asked").absolute(), self._study_id
+        if self._release is not None and self._release.alive:
+            return True
+        if hold in _held:
+            gc.collect()  # a cell of a notebook that runs again has dropped its former study
+        with _lock:
+            if hold in _held:
+                return False
+            _held.add(hold)
+            if not _lock_file(*hold):
+                _give_up(*hold)
+                return False
+            self._release = weakref.finalize(self, _give_up, *hold)
+        return True
+
     def release(self) -> None:
         """Give the study up."""
         if self._session is not None:
             self._session.invalidate()  # its end is the end of the lock
             self._session.close()
             self._session = None
-        elif self._connections.dialect == "sqlite" and self._connections.file is not None:
-            _unlock(self._file, self._study_id)
-
-    @property
-    def _file(self) -> Path:
-        return Path(f"{self._connections.file}-asked").absolute()
+        if self._release is not None:
+            self._release()
 
 
-def _lock(path: Path, byte: int) -> bool:
+def _lock_file(path: Path, byte: int) -> bool:
+    """Return whether no other process has locked the byte of a file; it is locked then."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -74,8 +95,14 @@ def _lock(path: Path, byte: int) -> bool:
     return True
 
 
-def _unlock(path: Path, byte: int) -> None:
-    if path in _files:
+def _give_up(path: Path, byte: int) -> None:
+    with _lock:
+        _held.discard((path, byte))
+        if path not in _files:
+            return
+        if all(path != held for held, _ in _held):
+            os.close(_files.pop(path))
+            return
         import fcntl
 
         with suppress(OSError):

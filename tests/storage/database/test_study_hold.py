@@ -1,4 +1,4 @@
-"""The hold on a study: one process at a time, and no longer than that process lives."""
+"""The hold on a study: of one object at a time, and no longer than it and its process live."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from dasktune.storage.database.schema import EventRow
 
 def hold_and_wait(url: str, end: Connection) -> None:
     """Take the hold on study 1 in a new process, tell the result, and keep it."""
-    end.send(Database(url).hold_of(1).take())
+    hold = Database(url).hold_of(1)
+    end.send(hold.take())
     end.recv()
 
 
