@@ -20,6 +20,9 @@ _LAGS = np.array([2, 3, 4, 6, 9, 13, 20])
 _KNOTS = np.array([0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0])
 _RECENT = np.array([2, 4, 8, 16, 32])
 
+_LEAST = 1e-290
+"""The least size of scores: a ten-millionth of it is still a number with all its digits."""
+
 _RANGES = 25.0
 """How far a curve of ten points without a bound may still move, in ranges of its scores."""
 
@@ -215,6 +218,7 @@ def _unit(curve: Curve, values: Array) -> tuple[float, float]:
     size, least = float(np.abs(values).max()) or 1.0, 1e-7
     if curve.low is not None and curve.high is not None:
         size, least = curve.high - curve.low, 1e-4
+    size = max(size, _LEAST)
     if not np.ptp(values):
         part = 0.05 if len(values) == 1 else 1e-3
         return part * size, 0.2 * part * size

@@ -176,6 +176,7 @@ def test_its_identity_names_the_version_of_its_rules() -> None:
     st.booleans(),
 )
 @example([0.0, 0.0, 4e-242, 0.0], 3, 0, False)
+@example([5e-324, 0.0, 0.0], 2, 1, False)
 @settings(max_examples=examples(60), deadline=None)
 def test_any_curve_has_a_finite_prediction(
     scores: list[float], seen: int, count: int, is_bounded: bool
