@@ -10,6 +10,8 @@ from dasktune.errors import ConfigurationError, refuse, unknown
 
 FILE = "dasktune.toml"
 
+MOST_NBYTES = 2**20
+
 TABLES = ("run", "slurm")
 """The tables of the file; ``[run]`` holds flags of the command `run` by name."""
 
@@ -26,11 +28,17 @@ def table_of(folder: Path, name: str) -> dict[str, Any]:
         If the file cannot be read, or has an unknown table.
     """
     path = folder / FILE
-    if not path.is_file():
+    if not path.exists():
         return {}
+    if not path.is_file():
+        raise ConfigurationError(f"{path} must be a TOML file, got no regular file")
+    if (nbytes := path.stat().st_size) > MOST_NBYTES:
+        raise ConfigurationError(
+            f"{path} must be a TOML file of at most {MOST_NBYTES:,} bytes, got {nbytes:,}"
+        )
     try:
         document = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{path} must be a TOML file: {error}") from error
     refuse(f"{path}: {unknown('table', key, TABLES)}" for key in document if key not in TABLES)
     table = document.get(name, {})

@@ -53,6 +53,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -67,6 +68,9 @@ from dasktune.errors import ConfigurationError, DasktuneError, StorageError, ref
 
 FORMATS = (".zarr", ".zarr.zip", ".npz")
 """Endings of the name of a trace."""
+
+MOST_NBYTES = 2**32
+"""Bytes of the largest trace, packed or unpacked: many times those of any study."""
 
 VERSION = 1
 """Version of the zarr group of a trace without classes."""
@@ -91,7 +95,7 @@ _DIMENSIONS = {
     "kinds": ("configuration", "step"),
 }
 _BROKEN = (
-    *(OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError),
+    *(OSError, EOFError, KeyError, MemoryError, RuntimeError, TypeError, ValueError),
     *(zipfile.BadZipFile, zlib.error),
 )
 
@@ -149,6 +153,7 @@ def load(path: Path) -> dict[str, Any]:
         problems.append(f"a trace must end in {', '.join(FORMATS)}, got {str(path)!r}")
     refuse(problems)
     try:
+        _check_files(path)
         return _load_npz(path) if path.name.endswith(".npz") else _load_zarr(path)
     except ConfigurationError as error:
         raise ConfigurationError(*(f"{path}: {problem}" for problem in error.problems)) from error
@@ -156,6 +161,28 @@ def load(path: Path) -> dict[str, Any]:
         raise
     except _BROKEN as error:
         raise StorageError(f"{path} cannot be read as a trace: {error}") from error
+
+
+def _check_files(path: Path) -> None:
+    """Refuse a trace whose files would never end, or fill the memory."""
+    total = 0
+    files = path.rglob("*") if path.is_dir() else [path]
+    for file in files:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+            raise StorageError(f"{path} cannot be read as a trace: {file} is no regular file")
+        total += status.st_size
+    if total <= MOST_NBYTES and path.is_file():
+        with zipfile.ZipFile(path) as packed:
+            total = sum(part.file_size for part in packed.infolist())
+    _check_nbytes(path, total)
+
+
+def _check_nbytes(path: Path, nbytes: int) -> None:
+    if nbytes > MOST_NBYTES:
+        raise StorageError(
+            f"{path}: a trace must have at most {MOST_NBYTES:,} bytes, got {nbytes:,}"
+        )
 
 
 def floats(name: str, array: ArrayLike) -> NDArray[np.floating[Any]]:
@@ -211,8 +238,6 @@ def _save_zarr(fields: Mapping[str, Any], path: Path) -> None:
 def _load_zarr(path: Path) -> dict[str, Any]:
     import zarr
 
-    if path.name.endswith(".zip") and not zipfile.is_zipfile(path):
-        raise StorageError(f"{path} cannot be read as a trace: it is no zip file")
     store = _store(path, "r")
     try:
         group = zarr.open_group(store, mode="r", zarr_format=3)
@@ -223,6 +248,7 @@ def _load_zarr(path: Path) -> dict[str, Any]:
                 f"must hold a trace of version {VERSION} or {VERSION_WITH_CLASSES}, got {version}"
             )
         held: dict[str, Any] = {name: group[name] for name in _DIMENSIONS if name in group}
+        _check_nbytes(path, sum(array.nbytes for array in held.values()))
         arrays = {name: np.asarray(array[...]) for name, array in held.items()}
     except FileNotFoundError as error:
         raise ConfigurationError(f"holds no zarr group: {error}") from error

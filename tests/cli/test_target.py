@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dasktune._config_file import table_of
 from dasktune.cli.target import RunSettings, run_settings
 from dasktune.errors import ConfigurationError
 
@@ -77,6 +79,8 @@ def test_range_of_workers_and_their_timeout_reach_the_run(tmp_path: Path) -> Non
         ("[runs]\nworkers = 2", "unknown table 'runs'; known: run, slurm"),
         ("run = 3", "run must be a table, got 3"),
         ("[run", "must be a TOML file"),
+        ("run = " + "[" * 100_000, "must be a TOML file"),
+        ("#" * (2**20 + 1), "must be a TOML file of at most 1,048,576 bytes, got 1,048,577"),
         ("[run]\nworkers = 0", "--workers must be a number >= 1 or a range such as 0-16, got 0"),
         ("[run]\nworkers = true", "or a range such as 0-16, got True"),
         ("[run]\nworkers = 2\nscheduler = 'tls://h:1'", "--workers is for a local cluster"),
@@ -91,6 +95,17 @@ def test_range_of_workers_and_their_timeout_reach_the_run(tmp_path: Path) -> Non
 )
 def test_a_wrong_table_is_refused(tmp_path: Path, toml: str, message: str) -> None:
     assert message in refusal(tmp_path, toml)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "folder"])
+def test_a_table_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "dasktune.toml"
+    if kind == "endless":
+        file.symlink_to("/dev/zero")
+    else:
+        (os.mkfifo if kind == "pipe" else os.mkdir)(file)
+    with pytest.raises(ConfigurationError, match="must be a TOML file, got no regular file"):
+        table_of(tmp_path, "run")
 
 
 def test_place_reports_all_contradictions_together(tmp_path: Path) -> None:

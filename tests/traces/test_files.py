@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ import dasktune as dt
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.sequences import MultiStep, sequence_from_json
 from dasktune.simulate import Trace
+from dasktune.traces.files import MOST_NBYTES
 from dasktune.traces.timing import Overheads
 from dasktune.types import Direction
 from tests.effort import examples
@@ -146,6 +149,36 @@ def test_load_truncated_zip_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:300])
     with pytest.raises(StorageError, match="cannot be read as a trace"):
         Trace.load(path)
+
+
+@pytest.mark.parametrize("name", ["trace.zarr", "trace.zarr.zip", "trace.npz"])
+@pytest.mark.parametrize("kind", ["pipe", "endless", "large"])
+def test_load_file_without_an_end_is_refused(tmp_path: Path, name: str, kind: str) -> None:
+    path = WHOLE.save(tmp_path / name)
+    file = path / "zarr.json" if path.is_dir() else path
+    if kind == "large":
+        os.truncate(file, MOST_NBYTES + 1)  # takes no room on the disk
+    else:
+        file.unlink()
+        os.mkfifo(file) if kind == "pipe" else file.symlink_to("/dev/zero")
+    words = "must have at most" if kind == "large" else "is no regular file"
+    with pytest.raises(StorageError, match=words):
+        Trace.load(path)
+
+
+def test_load_large_content_of_a_small_file_is_refused(tmp_path: Path) -> None:
+    path = WHOLE.save(tmp_path / "trace.zarr")
+    about = json.loads((path / "values" / "zarr.json").read_text())
+    about["shape"] = [2, 3, 2**40]
+    (path / "values" / "zarr.json").write_text(json.dumps(about))
+    with pytest.raises(StorageError, match="must have at most"):
+        Trace.load(path)
+    packed = tmp_path / "trace.npz"
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr("curves.npy", b"")
+        file.infolist()[0].file_size = MOST_NBYTES + 1  # as the file says
+    with pytest.raises(StorageError, match="must have at most"):
+        Trace.load(packed)
 
 
 def test_load_other_folder_or_group_is_refused(tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ _MOMENT = 0.01
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 """Errors of SQLite that pass when others are done; extended codes use the higher bits."""
 
+MOST_CELL_NBYTES = 2**28
+"""Bytes of the largest cell of a SQLite file: many times those of the largest study."""
+
 _URLS = (*DIALECTS, "postgres")
 """Schemes: text that begins with one of these and a colon is a malformed URL, not a path."""
 
@@ -301,6 +304,8 @@ class Connections:
             reason = " ".join(str(getattr(error, "orig", None) or error).split())
             if isinstance(error, ImportError) and self.dialect == "postgresql":
                 reason += " (pip install 'dasktune[postgresql]')"
+            if isinstance(error, sa.exc.DataError) and self.dialect == "sqlite":
+                reason += f" (a cell must have at most {MOST_CELL_NBYTES:,} bytes)"
             raise StorageError(f"cannot use database {self.name}: {reason}") from error
 
     def _engine(self, address: sa.URL, timeout: float, *, may_write: bool) -> sa.Engine:
@@ -317,6 +322,7 @@ class Connections:
             # A database in memory lives as long as its one connection.
             return sa.create_engine(address, connect_args=options, poolclass=sa.StaticPool)
         engine = sa.create_engine(address, connect_args=options)
+        sa.event.listen(engine, "connect", _bound_cells)
         if may_write:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             if not self.file.name.startswith("file:"):
@@ -416,6 +422,10 @@ def _read_sqlite(connection: Any, record: object) -> None:
 
 
 _READING = {"postgresql": _read_postgresql, "sqlite": _read_sqlite}
+
+
+def _bound_cells(connection: Any, record: object) -> None:
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_CELL_NBYTES)
 
 
 def _configure_sqlite(timeout: float, connection: Any, record: object) -> None:

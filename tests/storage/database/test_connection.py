@@ -353,6 +353,18 @@ def test_database_in_a_read_only_folder_is_read(
     assert now == before
 
 
+def test_cell_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "x.db"
+    with closing(Database(file)) as database:
+        database.create_study("digits", root="a1f0", spec={"text": "x" * 200_000}, created=0.0)
+    monkeypatch.setattr(module, "MOST_CELL_NBYTES", 100_000)
+    with (
+        closing(Database(file)) as read,
+        pytest.raises(StorageError, match="a cell must have at most 100,000 bytes"),
+    ):
+        read.study("digits")
+
+
 def test_full_disk_is_an_error_at_once(tmp_path: Path) -> None:
     began = time.monotonic()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
