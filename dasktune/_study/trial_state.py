@@ -27,7 +27,7 @@ from dasktune.errors import (
     TrainerError,
 )
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatError
+from dasktune.storage.checkpoints import CheckpointStore, Commit, OtherFormatError
 from dasktune.storage.codec import Snapshot, decode, encode
 from dasktune.trainer.environment import environment
 from dasktune.trainer.generators import global_states, restore_global
@@ -95,7 +95,7 @@ class TrialStates:
         key = node.key_at(step)
         try:
             return self._store.load(key)[0]
-        except (CorruptCheckpointError, NewerFormatError) as error:
+        except (CorruptCheckpointError, OtherFormatError) as error:
             logger.info("trial %d, step %d: %s", trial, step, error)
             snapshot, commit = self._train(trial, node, step)
             winner = self._save(node, key, snapshot, commit, error)
@@ -194,7 +194,7 @@ class TrialStates:
                     continue
                 try:
                     state, commit = self._store.load(above.key_at(at))
-                except (CorruptCheckpointError, NewerFormatError) as error:
+                except (CorruptCheckpointError, OtherFormatError) as error:
                     logger.info("step %d: %s", at, error)
                 else:
                     return at, state, commit.digest, commit.proof

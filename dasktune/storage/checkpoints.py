@@ -47,6 +47,8 @@ _ATTRIBUTES = b'{"dasktune": ', b"}"
 
 _STORE, _STORE_VERSION = "dasktune-store", 1
 _FORMAT, _VERSION, _VERSION_WITH_STATE = "dasktune-commit", 2, 3
+_HEAD = f'{{"format": "{_FORMAT}"'.encode()
+"""The beginning of each commit."""
 
 SMALL_NBYTES = 64 * 2**10
 """Largest state, document and tensors, that lies in its commit."""
@@ -69,8 +71,8 @@ CHECK_PATIENCE = Patience(seconds=STORE_CHECK_SECONDS, request=STORE_CHECK_SECON
 """Retries on opening a store: a store that cannot be reached should be reported soon."""
 
 
-class NewerFormatError(StorageError):
-    """A checkpoint was made by a later version of dasktune; it is neither read nor removed."""
+class OtherFormatError(StorageError):
+    """A checkpoint was made by another version of dasktune; it is neither read nor removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,8 +334,8 @@ class CheckpointStore:
         ------
         CorruptCheckpointError
             If the commit cannot be read.
-        NewerFormatError
-            If a later version of dasktune made it.
+        OtherFormatError
+            If another version of dasktune made it.
         """
         content = self._commit_content(key)
         return None if content is None else _commit_of(key, content).commit
@@ -345,8 +347,8 @@ class CheckpointStore:
         ------
         CorruptCheckpointError
             If there is no such checkpoint, or it differs from what was saved.
-        NewerFormatError
-            If a later version of dasktune made it.
+        OtherFormatError
+            If another version of dasktune made it.
         """
         content = self._commit_content(key)
         if content is None:
@@ -384,8 +386,8 @@ class CheckpointStore:
 
         Raises
         ------
-        NewerFormatError
-            If a later version of dasktune made the checkpoint.
+        OtherFormatError
+            If another version of dasktune made the checkpoint.
         """
         content = self._commit_content(key)
         if content is None:
@@ -562,7 +564,7 @@ def _name_in(url: str, content: bytes) -> str:
     if not is_ours:
         raise StorageError(f"cannot use {url}: its {layout.MARKER} is not that of a store")
     if version > _STORE_VERSION:
-        raise NewerFormatError(
+        raise OtherFormatError(
             f"cannot use {url}: the store must have version {_STORE_VERSION}, got {version}: it "
             "was made by a later version of dasktune"
         )
@@ -614,6 +616,11 @@ def _bytes_of(content: Buffer | Unreadable | None) -> bytes | Unreadable | None:
 def _commit_of(key: str, content: bytes | Unreadable) -> _CommitFile:
     with _blaming(key):
         if isinstance(content, Unreadable):
+            if content.head.startswith(_HEAD):
+                raise OtherFormatError(
+                    f"{layout.commit_path(key)} {content.reason}: an older version of dasktune "
+                    "wrote it. It is kept; remove it to have the state trained again"
+                )
             raise CorruptCheckpointError(f"commit {content.reason}")
         file = _commit_from_bytes(content)
         if file.commit.key != key:
@@ -624,7 +631,7 @@ def _commit_of(key: str, content: bytes | Unreadable) -> _CommitFile:
 def _readable(key: str, content: bytes | Unreadable) -> _CommitFile | None:
     try:
         return _commit_of(key, content)
-    except (CorruptCheckpointError, NewerFormatError):
+    except (CorruptCheckpointError, OtherFormatError):
         return None
 
 
@@ -634,7 +641,7 @@ def _commit_from_bytes(content: bytes) -> _CommitFile:
         text = json.loads(content)
         is_ours, version = text["format"] == _FORMAT, text["version"]
         if is_ours and type(version) is int and version > _VERSION_WITH_STATE:
-            raise NewerFormatError(
+            raise OtherFormatError(
                 f"commit must be of version {_VERSION_WITH_STATE}, got {version}: it was made by "
                 "a later version of dasktune"
             )
@@ -679,7 +686,7 @@ def _document_in(attributes: bytes, digest: str) -> Mapping[str, Any]:
     except (LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptCheckpointError(f"zarr.json cannot be read: {error!r}") from error
     if type(version) is int and version > VERSION:
-        raise NewerFormatError(
+        raise OtherFormatError(
             f"state must be of version {VERSION}, got {version}: it was made by a later version "
             "of dasktune"
         )
@@ -710,5 +717,5 @@ def _blaming(key: str, attempt: str = "") -> Iterator[None]:
         yield
     except CorruptCheckpointError as error:
         raise CorruptCheckpointError(f"checkpoint {key}: {error}", attempt) from error
-    except NewerFormatError as error:
-        raise NewerFormatError(f"checkpoint {key}: {error}") from error
+    except OtherFormatError as error:
+        raise OtherFormatError(f"checkpoint {key}: {error}") from error

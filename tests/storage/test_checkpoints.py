@@ -16,9 +16,10 @@ import zarr
 
 from dasktune._engine.timeouts import REMOVAL_MARK_SECONDS
 from dasktune.errors import ConfigurationError, CorruptCheckpointError, StorageError
-from dasktune.storage.checkpoints import CheckpointStore, Commit, NewerFormatError
+from dasktune.storage.checkpoints import CheckpointStore, Commit, OtherFormatError
 from dasktune.storage.codec import encode
 from dasktune.storage.files import local as local_files
+from dasktune.storage.files.base import MOST_NBYTES
 from dasktune.storage.files.local import LocalFiles
 from dasktune.storage.files.objects import open_files
 from dasktune.storage.layout import CLOCK, MARK
@@ -392,6 +393,18 @@ def test_damage_to_the_data_is_found(tmp_path, local, name):
     assert files_below(tmp_path) == set()
 
 
+def test_commit_too_large_for_this_version_is_named_and_kept(tmp_path, local):
+    save(local)
+    (commit,) = (tmp_path / name for name in files_below(tmp_path) if name.endswith("commit"))
+    os.truncate(commit, MOST_NBYTES + 1)
+    for use in (local.load, local.commit_of, local.discard, lambda _: save(local)):
+        with pytest.raises(
+            OtherFormatError, match="commit has more than 67,108,864 bytes: an older"
+        ):
+            use(KEY)
+    assert commit.stat().st_size == MOST_NBYTES + 1
+
+
 @pytest.mark.parametrize("is_small", [True, False])
 def test_every_bit_of_a_checkpoint_counts(tmp_path, local, is_small, request):
     if not is_small:
@@ -409,7 +422,7 @@ def test_every_bit_of_a_checkpoint_counts(tmp_path, local, is_small, request):
                 state, commit = local.load(KEY)
             except CorruptCheckpointError:
                 continue
-            except NewerFormatError:
+            except OtherFormatError:
                 assert content[position : position + 1] in b"23"  # the commit's version
                 continue
             finally:

@@ -23,7 +23,7 @@ from dasktune.errors import CorruptCheckpointError, StorageError
 from dasktune.sequences import Constant
 from dasktune.storage import zarr_array as flat
 from dasktune.storage.buffers import PAGE, address
-from dasktune.storage.checkpoints import CheckpointStore, NewerFormatError
+from dasktune.storage.checkpoints import CheckpointStore, OtherFormatError
 from dasktune.storage.codec import encode
 from dasktune.storage.zarr_array import ArrayFiles
 from tests.effort import examples
@@ -281,7 +281,7 @@ def test_document_of_a_later_version_is_not_corrupt(
     store: CheckpointStore,
 ) -> None:
     forge_document(store, lambda one: one.update(version=3))
-    with pytest.raises(NewerFormatError, match="state must be of version 2, got 3"):
+    with pytest.raises(OtherFormatError, match="state must be of version 2, got 3"):
         store.load(KEY)
 
 

@@ -24,6 +24,9 @@ A piece may be made only after the one before was written.
 MOST_NBYTES = 2**26
 """The largest file that is read where its caller names no other bound. States are larger."""
 
+HEAD_NBYTES = 64
+"""First bytes of a file that is too large, which tell what it is."""
+
 NO_BOUNDS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -35,9 +38,17 @@ class Unreadable:
     ----------
     reason
         What it is, as the rest of a sentence that begins with the name of the file.
+    head
+        The first bytes of a file that is too large.
     """
 
     reason: str
+    head: bytes = b""
+
+    @classmethod
+    def large(cls, most: int, head: bytes) -> Unreadable:
+        """Return a file with more than the bytes that are read."""
+        return cls(f"has more than {most:,} bytes", head[:HEAD_NBYTES])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,14 @@ import numpy as np
 
 from dasktune.storage import layout
 from dasktune.storage.buffers import PAGE, Buffer, in_pages
-from dasktune.storage.files.base import MOST_NBYTES, NO_BOUNDS, Entry, Parts, Unreadable
+from dasktune.storage.files.base import (
+    HEAD_NBYTES,
+    MOST_NBYTES,
+    NO_BOUNDS,
+    Entry,
+    Parts,
+    Unreadable,
+)
 from dasktune.storage.files.removal import removal_mark
 
 _THREADS = 4
@@ -304,7 +311,7 @@ def _read_file(path: Path, most: int) -> Buffer | Unreadable | None:
             if not stat.S_ISREG(status.st_mode):
                 return Unreadable("is not a regular file")
             if status.st_size > most:
-                return Unreadable(f"has more than {most:,} bytes")
+                return Unreadable.large(most, file.read(HEAD_NBYTES))
             content = in_pages(status.st_size)
             rest = content.data
             while rest and (count := file.readinto(rest)):

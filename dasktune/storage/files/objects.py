@@ -407,7 +407,7 @@ class ObjectFiles:
             if is_beyond_end(error):  # even the first byte of an empty object is
                 return b""
             raise
-        return content if len(content) <= most else Unreadable(f"has more than {most:,} bytes")
+        return content if len(content) <= most else Unreadable.large(most, content)
 
     def _mark_of(self, path: str) -> str | None:
         """Return the mark of the call that created an object of S3, or None."""
