@@ -55,7 +55,8 @@ class Limits:
     worker_seconds
         Time that workers spend on stages: of each of those that train one together.
     steps
-        Steps trained.
+        Steps trained. No stage begins after the limit. Those that train then stop at their next
+        step when they hear of it, usually within 0.1 s: quick steps go far beyond the limit.
     alike_failures
         Trials that failed alike (the same exception at the same line of your code) in this run,
         before any trial has reported or failed otherwise.

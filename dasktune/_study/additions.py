@@ -41,7 +41,8 @@ class StudyAdditions:
         ------
         ConfigurationError
             If it is no mapping, or trials were drawn before and none has a coordinate of this
-            name. `optimize` refuses values outside of the tuner's space.
+            name. A new study knows no space yet: then `optimize` refuses unknown names, as it
+            refuses values outside of the tuner's space, and `clear_queue` removes them.
         """
         if not isinstance(params, Mapping):
             raise ConfigurationError(f"params must be values by coordinate, got {shown(params)}")
