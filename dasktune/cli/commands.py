@@ -35,6 +35,7 @@ from dasktune.cli.options import (
     open_study,
     possible,
     print_json,
+    write_page,
 )
 from dasktune.cli.pools import PoolOptions
 from dasktune.cli.predict import predict
@@ -457,8 +458,7 @@ def report(
     stores: StoreFlags,
 ) -> None:
     """Write the HTML report of a study."""
-    from dasktune._dashboard.saved import write_report
-
+    started_in = Path.cwd()
     places = stores.places(target, study)
     database = str(places.database)
     if target.endswith(".py") and "://" not in database and not Path(database).exists():
@@ -466,7 +466,7 @@ def report(
     with open_results(places) as results:
         if not results.history.count_trials():
             raise ConfigurationError(f"study {results.name!r} has no trials yet: run it first")
-        typer.echo(str(write_report(results, output)))
+        typer.echo(str(write_page(results, output, started_in)))
 
 
 @app.command()

@@ -327,6 +327,18 @@ def open_study(file: Path, config: Sequence[str] | None) -> tuple[Study, Tuner]:
     return loaded.study(), tuner
 
 
+def write_page(study: StudyResults | Study, path: Path | None, started_in: Path) -> Path:
+    """Write the report of a study; return its path for a reader in the folder of the command.
+
+    The study file may have changed the folder since the command `started_in` it.
+    """
+    from dasktune._dashboard.saved import write_report
+
+    if started_in == Path.cwd():
+        return write_report(study, path)
+    return write_report(study, path and started_in / path).absolute()
+
+
 @contextmanager
 def open_results(places: Places) -> Iterator[StudyResults]:
     """Open the results of one study, read-only, and close them at the end.

@@ -29,6 +29,7 @@ from dasktune.cli.options import (
     given,
     open_study,
     print_json,
+    write_page,
 )
 from dasktune.errors import ConfigurationError
 from dasktune.storage.files.private import open_private
@@ -131,6 +132,7 @@ def run(
     settings = run_settings(file.parent, given(cluster, timeouts, audits, log))
     connect, timeouts_of_run = settings.connecting(file.parent, given(jobs)), settings.timeouts()
     _check_writable(report)
+    started_in = Path.cwd()
     with configure(*settings.log):
         study, tuner = open_study(file, config)
         optimize = partial(
@@ -156,7 +158,7 @@ def run(
             optimize = partial(optimize, **local)
             optimize = partial(_with_page, study, settings, optimize, allows_changes=allow_changes)
         _optimize(study, optimize, connect)
-    page = None if no_report else study.report(report)
+    page = None if no_report else write_page(study, report, started_in)
     raise typer.Exit(_print_results(study, page, as_json=as_json))
 
 

@@ -72,6 +72,24 @@ def test_a_study_file_that_changes_its_folder_is_read(here: Path) -> None:
     assert Path.cwd() == here / "project"
 
 
+@pytest.mark.process
+def test_report_is_found_although_the_folder_was_changed(here: Path) -> None:
+    file = write(here, "import os\nos.chdir(os.path.dirname(os.path.abspath(__file__)))")
+    for command in ("run", "report"):
+        done = CliRunner().invoke(app, [command, file])
+        assert done.exit_code == 0, done.output
+        page = here / done.stdout.splitlines()[-1].removeprefix("report: ")
+        os.chdir(here)
+        assert page.is_file(), "from the folder in which the command was given"
+    option = {"run": "--report", "report": "--output"}
+    for command, name in option.items():
+        done = CliRunner().invoke(app, [command, file, name, f"{command}.html"])
+        assert done.exit_code == 0, done.output
+        os.chdir(here)
+        assert (here / f"{command}.html").stat().st_size
+        assert not (here / "project" / f"{command}.html").exists()
+
+
 def test_two_study_files_that_change_the_folder_are_read(here: Path) -> None:
     head = "import os\nos.chdir(os.path.dirname(os.path.abspath(__file__)))"
     first = write(here, head)
