@@ -550,9 +550,8 @@ class Attempts:
 
     def _failed(self, known: _OpenAttempt, message: StageFailed) -> list[Following]:
         text = f"failed after step {message.step}: {message.message}"
-        # The check of the trainer, if it still runs, says it for all trials.
-        level = logging.WARNING if self._view.is_checked else logging.INFO
-        _log(known.order, level, text, message.step)
+        # It is tried once more; the warning comes with the failure of its trials.
+        _log(known.order, logging.INFO, text, message.step)
         attempt = self._view.attempts.get(message.attempt)
         self.worker_seconds += self._recorder.worker_seconds(message.attempt, message.at)
         self._note_end(attempt, message.attempt, message.at, "failed", message.message)

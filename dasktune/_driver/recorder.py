@@ -12,6 +12,7 @@ from typing import Any
 from dasktune._driver.history import History
 from dasktune._driver.reuse import KnownStates
 from dasktune._driver.waiting import MOST_TRIALS, trials_of
+from dasktune._engine.alike import user_line
 from dasktune._engine.outcome import Outcome
 from dasktune._engine.timeouts import WAITS
 from dasktune._engine.trials import ADDED, TrialRecord
@@ -338,14 +339,17 @@ class Recorder:
     def _log_failed(self, trials: Iterable[TrialRecord]) -> None:
         """Log which trials have failed, and why; many at once in one line."""
         groups: dict[str, list[int]] = {}
+        places: dict[str, str] = {}
         for trial in trials:
             if trial.state is TrialState.FAIL and trial.number not in self._failed:
                 self._failed.add(trial.number)
                 groups.setdefault(trial.message, []).append(trial.number)
+                places.setdefault(trial.message, user_line(trial.traceback))
         for message, numbers in groups.items():
             named, more = numbers[:MOST_TRIALS], len(numbers) - MOST_TRIALS
             who = trials_text(named) + (f" and {more:,} more" if more > 0 else "")
-            logger.warning("%s failed: %s", who, message, extra=about(trials=named))
+            place = f" ({places[message]})" if places[message] else ""
+            logger.warning("%s failed: %s%s", who, message, place, extra=about(trials=named))
 
     def _add_event(self, payload: dict[str, Any]) -> None:
         number = self._history.next_number + len(self._batch.events)

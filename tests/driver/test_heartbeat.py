@@ -192,7 +192,7 @@ def test_what_happens_is_logged_with_what_it_is_about(
     (failed,) = (one for one in records if one.getMessage().startswith("trial 1 failed: Value"))
     assert (failed.levelname, failed.trials, failed.study) == ("WARNING", [1], study.name)
     stages = [one for one in records if one.getMessage().startswith("stage of trial 1,")]
-    assert [one.levelname for one in stages if "failed" in one.getMessage()] == ["WARNING"] * 2
+    assert [one.levelname for one in stages if "failed" in one.getMessage()] == ["INFO"] * 2
     for stage in stages:
         assert (stage.study, stage.trials, stage.start, stage.stop) == (study.name, [1], 0, 4)
         assert stage.worker.startswith("tcp://")
