@@ -69,7 +69,7 @@ def whole_grid(given: Mapping[str, Any] | Space) -> Points:
     """Return the space of a grid, and all its configurations."""
     frozen = {} if isinstance(given, Space) else _distributions(given)
     refuse(f"param_grid must have lists, got a distribution for {name!r}" for name in frozen)
-    space = given if isinstance(given, Space) else Space(given)
+    space = given if isinstance(given, Space) else _space(given)
     return space, tuple(space.configurations())
 
 
@@ -80,7 +80,17 @@ def _distributions(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _space_of(given: Mapping[str, Any], frozen: Mapping[str, Any]) -> Space | None:
     rest = {name: value for name, value in given.items() if name not in frozen}
-    return Space(rest) if rest or not frozen else None
+    return _space(rest) if rest or not frozen else None
+
+
+def _space(dimensions: Mapping[str, Any]) -> Space:
+    """Return a space whose errors speak of the estimator, since a search has no other trainer."""
+    try:
+        return Space(dimensions)
+    except ConfigurationError as error:
+        where = "in a subclass of the estimator"
+        problems = (problem.replace("in the trainer", where) for problem in error.problems)
+        raise ConfigurationError(*problems) from None
 
 
 def _sampled(space: Space, seed: int) -> Iterator[Configuration]:

@@ -279,6 +279,8 @@ def test_search_draws_from_distributions_of_scipy(two_threads: Client) -> None:
         ({"param_distributions": {"n_neighbors": [1]}, "n_iter": 3, "trials": 3}, "not both"),
         ({"param_distributions": {"n_neighbors": [1]}, "n_iter": 0}, "n_iter must be an int >= 1"),
         ({"param_grid": {"neighbors": [1]}}, "unknown parameter of KNeighborsClassifier"),
+        ({"param_grid": {"p": [(1, 2)]}}, r"got \(1, 2\).* in a subclass of the estimator"),
+        ({"param_distributions": {"p": [{1: 2}]}}, "got {1: 2}.* in a subclass of the estimator"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
