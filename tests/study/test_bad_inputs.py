@@ -394,10 +394,10 @@ def test_trainer_that_cannot_load_is_refused(
     monkeypatch.setenv(SWITCH, "on")
     trainer, text = raising("load_state_dict")
     study = create(trainer, tmp_path)
+    # The second trial would load a state.
+    tuner = grid(dt.Space(lr=[0.1, MultiStep(0.1, [1], 0.5)], momentum=0.5))
     with pytest.raises(ConfigurationError, match=f"load_state_dict raised {text}"):
-        # The second trial would load a state.
-        parting = dt.Space(lr=[0.1, MultiStep(0.1, [1], 0.5)], momentum=0.5)
-        study.optimize(grid(parting), client=two_threads, last_line=False)
+        study.optimize(tuner, client=two_threads, last_line=False)
     study.close()
 
 
