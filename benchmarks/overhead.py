@@ -1,8 +1,12 @@
 """Overhead: whole processes of dasktune next to bare Dask, in interleaved pairs.
 
 Everything is on in dasktune: checkpoints, the database, the progress display. Bare Dask has one
-`client.submit` and one `log_event` a trial and makes nothing durable. Each contestant is a whole
-process, from its start to its end, imports and the start of the same local cluster included.
+`client.submit` and one `log_event` a trial and makes nothing durable: all trials are submitted at
+once, or a few at a time. Each contestant is a whole process, from its start to its end, imports and
+the start of the same local cluster included.
+
+The timeline says what a run of short trials is made of: what the threads of the driver, which are
+the scheduler's, too, and the workers compute and wait for, and how often they call each other.
 
 ASHA runs next to Optuna's successive halving on the same cluster, where ``optuna-integration`` is
 installed: each trial is a task, and a storage in the scheduler's memory is shared by all tasks.
@@ -18,20 +22,24 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from digits_cnn import EPOCHS, TRIALS, run_study, run_tree
 from figures import Figure, main
 
 WORKERS = 2
 IN_FLIGHT = 4
-"""Trials that bare Dask has under way at a time, as dasktune sends two to each worker."""
+"""Trials that bare Dask has under way at a time, if it has not all at once."""
 
 ROUNDS, SHORT_ROUNDS = 5, 1
 CONTESTANT_OPTION = "--contestant"
@@ -39,75 +47,118 @@ STEP_SECONDS = 0.005
 ETA = 4
 """Of ASHA, whose rungs go from 1 step to all."""
 
+PROBE_SECONDS = 0.01
+COUNTS = {
+    "messages": 1.05,
+    "graphs": None,
+    "turns of the loop": None,
+    "transactions": 0.07,
+    "stored states": 0.05,
+}
+"""Of a timeline, with their bounds per trial."""
+
+LEAST_SHARE = 0.01
+"""Share of the wall time from which on a thread has figures of its own."""
+
 SET_CHILD_SUBREAPER = 36
 """Of `prctl` of Linux."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Work of dasktune and of a baseline, with the largest ratio of their wall times."""
+    """Work of dasktune and of baselines, with the largest ratios of their wall times."""
 
     name: str
     trials: int
     steps: int
-    most: float
-    baseline: str = "distributed"
+    most: Mapping[str, float]
+    """By baseline."""
 
 
 BASELINES = {
-    "distributed": "bare Dask",
+    "at-once": "bare Dask, all at once",
+    "in-flight": f"bare Dask, {IN_FLIGHT} in flight",
     "optuna-dask": "Optuna on Dask",
+    "tree": "a tree by hand on bare Dask",
+    "unchecked": "dasktune without the check",
 }
 """Contestants next to which dasktune runs, in words."""
 
+BARE = {"at-once": 1.5, "in-flight": 1.4}
 WORKS = {
-    "few": Work(name="500 no-op trials", trials=500, steps=1, most=1.4),
-    "many": Work(name="2000 no-op trials", trials=2000, steps=1, most=1.4),
-    "reports": Work(name="16 trials of many reports", trials=16, steps=1000, most=1.5),
+    "few": Work(name="500 no-op trials", trials=500, steps=1, most=BARE),
+    "many": Work(name="2000 no-op trials", trials=2000, steps=1, most=BARE),
+    "reports": Work(name="16 trials of many reports", trials=16, steps=1000, most={"at-once": 1.4}),
     "asha": Work(
-        name="ASHA of 256 trials of 5 ms a step",
-        trials=256,
-        steps=64,
-        most=0.5,
-        baseline="optuna-dask",
+        name="ASHA of 256 trials of 5 ms a step", trials=256, steps=64, most={"optuna-dask": 0.5}
     ),
-    "start": Work(name="start to first step", trials=1, steps=1, most=1.3),
+    "start": Work(name="start to first step", trials=1, steps=1, most={"at-once": 1.3}),
+    "cnn": Work(
+        name=f"{TRIALS} schedules of a small CNN, a first study",
+        trials=TRIALS,
+        steps=EPOCHS,
+        most={"tree": 0.9, "unchecked": 1.2},
+    ),
+    "timeline": Work(name="timeline of 500 no-op trials", trials=500, steps=1, most={}),
 }
-SHORT_WORKS = ("start",)
+SHORT_WORKS = ("start", "timeline")
 
-Times = tuple[float, float]
-"""Wall and CPU seconds of a process."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """The seconds that a process took, and its output."""
+
+    wall: float
+    cpu: float
+    text: str
 
 
 def measure(short: bool, parts: Sequence[str] = tuple(WORKS)) -> list[Figure]:
-    """Run dasktune and the baseline of each work in turns."""
-    return [
-        figure
-        for name in parts
-        if (name in SHORT_WORKS or not short) and _is_installed(WORKS[name].baseline)
-        for figure in _compared(name, SHORT_ROUNDS if short else ROUNDS)
-    ]
+    """Run dasktune and the baselines of each work in turns."""
+    rounds = SHORT_ROUNDS if short else ROUNDS
+    figures: list[Figure] = []
+    for name in parts:
+        if name == "timeline":
+            figures += _timeline_figures(rounds)
+        elif (name in SHORT_WORKS or not short) and all(map(_is_installed, WORKS[name].most)):
+            figures += _compared(name, rounds)
+    return figures
 
 
 def _compared(name: str, rounds: int) -> Iterator[Figure]:
     """Yield the ratios of wall and CPU time; which one is first changes from round to round."""
     work = WORKS[name]
-    contestants = (work.baseline, "dasktune")
+    contestants = (*work.most, "dasktune")
     taken: dict[str, list[Times]] = {contestant: [] for contestant in contestants}
     for number in range(rounds):
         for contestant in contestants if number % 2 == 0 else reversed(contestants):
             taken[contestant].append(_run(contestant, name, work.trials, work.steps))
-    for index, kind, bound in ((0, "wall", work.most), (1, "CPU", None)):
-        plain, own = ([times[index] for times in taken[each]] for each in contestants)
-        ratios = sorted(ours / base for base, ours in zip(plain, own, strict=True))
-        yield Figure(
-            name=f"dasktune, {work.name}, over {BASELINES[work.baseline]}, {kind}",
-            value=median(ratios),
-            unit="x",
-            at_most=bound,
-            note=f"median of {rounds}, {ratios[0]:.2f} to {ratios[-1]:.2f}; "
-            f"{median(own):.2f} s and {median(plain):.2f} s",
-        )
+    for baseline, most in work.most.items():
+        for kind, bound in (("wall", most), ("cpu", None)):
+            plain, own = (
+                [getattr(times, kind) for times in taken[each]] for each in (baseline, "dasktune")
+            )
+            ratios = sorted(ours / base for base, ours in zip(plain, own, strict=True))
+            yield Figure(
+                name=f"dasktune, {work.name}, over {BASELINES[baseline]}, {kind}",
+                value=median(ratios),
+                unit="x",
+                at_most=bound,
+                note=f"median of {rounds}, {ratios[0]:.2f} to {ratios[-1]:.2f}; "
+                f"{median(own):.2f} s and {median(plain):.2f} s",
+            )
+
+
+def _timeline_figures(rounds: int) -> Iterator[Figure]:
+    """Yield the medians of the figures of a timeline."""
+    work = WORKS["timeline"]
+    runs = [_run("timeline", "timeline", work.trials, work.steps).text for _ in range(rounds)]
+    lines = [json.loads(text.splitlines()[-2]) for text in runs]
+    for name, (_, unit, bound) in lines[0].items():
+        values = sorted(line[name][0] for line in lines if name in line)
+        note = f"median of {rounds}, {values[0]:.3g} to {values[-1]:.3g}"
+        value = median(values)
+        yield Figure(name=f"timeline, {name}", value=value, unit=unit, at_most=bound, note=note)
 
 
 def _is_installed(name: str) -> bool:
@@ -115,7 +166,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _run(name: str, work: str, trials: int, steps: int) -> Times:
-    """Return how long a contestant's process lives, or until its first step; and its CPU time."""
+    """Return how long a contestant's process lives, or until its first step, and its CPU time."""
     _adopt_orphans()
     with tempfile.TemporaryDirectory() as folder:
         asked = json.dumps({"name": name, "work": work, "trials": trials, "steps": steps})
@@ -136,7 +187,7 @@ def _run(name: str, work: str, trials: int, steps: int) -> Times:
         text = output.read_text()
     if process.returncode or text.split()[-1:] != [str(trials)]:
         raise RuntimeError(f"{name} must finish {trials} trials:\n{text}")
-    return seconds, cpu_seconds
+    return Times(wall=seconds, cpu=cpu_seconds, text=text)
 
 
 def _adopt_orphans() -> None:
@@ -171,8 +222,8 @@ def _bare_cluster(folder: Path) -> Iterator[Any]:
         yield client
 
 
-def _distributed(work: str, trials: int, steps: int, folder: Path) -> int:
-    """Submit a function for each trial, a few at a time; the cluster is as dasktune's own."""
+def _distributed(in_flight: int | None, work: str, trials: int, steps: int, folder: Path) -> int:
+    """Submit a function for each trial, a few at a time or all at once."""
     from dask.distributed import as_completed
 
     heard: list[object] = []
@@ -183,7 +234,7 @@ def _distributed(work: str, trials: int, steps: int, folder: Path) -> int:
             return client.submit(_trial, work, number, steps, str(folder), pure=False)
 
         numbers = iter(range(trials))
-        pending = as_completed([submit(n) for _, n in zip(range(IN_FLIGHT), numbers, strict=False)])
+        pending = as_completed([submit(number) for number in islice(numbers, in_flight)])
         done = 0
         for future in pending:
             future.result()
@@ -215,6 +266,8 @@ def _note_first_step(folder: str) -> None:
 
 def _dasktune(work: str, trials: int, steps: int, folder: Path) -> int:
     """Run a random search or ASHA, whose trials have nothing in common."""
+    if work == "cnn":
+        return run_study(WORKERS, folder, check=True)
     from spaces import all_different
     from trainers import Counting, First, Nothing
 
@@ -245,6 +298,137 @@ def _dasktune(work: str, trials: int, steps: int, folder: Path) -> int:
     if study.summary()["steps_executed"] != trials * steps:
         raise RuntimeError(f"every trial must be trained, got {study.summary()}")
     return sum(trial.state.value == "COMPLETE" for trial in study.trials)
+
+
+# -------------------------------------------------------------------------- timeline
+
+
+def _timeline(work: str, trials: int, steps: int, folder: Path) -> int:
+    """Run a random search; print what happened from the end of its first trial to the last."""
+    from spaces import all_different
+    from trainers import Nothing
+
+    import dasktune as dt
+    from dasktune._driver import connection
+    from dasktune._driver.attempts import Attempts
+    from dasktune.storage.database.database import Database
+
+    counts: Counter[str] = Counter()
+
+    def counted(owner: Any, method: str, name: str) -> None:
+        plain = getattr(owner, method)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return plain(*arguments, **options)
+
+        setattr(owner, method, call)
+
+    counted(connection, "from_wire", "messages")
+    counted(connection.Client, "get", "graphs")
+    counted(Attempts, "check", "turns of the loop")
+    counted(Database, "write", "transactions")
+
+    class Marks(dt.Callback):
+        """Keeps the readings at the end of the first trial and of the last one."""
+
+        ended = 0
+
+        def on_trial_end(self, study: Any, trial: Any) -> None:
+            self.ended += 1
+            if self.ended == 1:
+                counts.clear()
+                self.first = _readings(workers)
+            elif self.ended == trials:
+                self.last, self.counts = _readings(workers), dict(counts)
+
+    marks = Marks()
+    with _bare_cluster(folder) as client:
+        workers = sorted(client.run(os.getpid).values())
+        study = dt.create_study(
+            Nothing,
+            name="timeline",
+            storage=folder / "store",
+            metric="value",
+            direction="minimize",
+        )
+        tuner = dt.algos.Random(all_different(), trials=trials, max_steps=steps)
+        with _gil_probe() as delays:
+            study.optimize(tuner, client=client, progress=True, callbacks=[marks])
+    marks.counts["stored states"] = sum(1 for _ in (folder / "store").rglob("commit"))
+    print(json.dumps(_spans(marks.first, marks.last, trials, marks.counts, delays)))
+    return marks.ended
+
+
+def _readings(workers: Iterable[int]) -> dict[str, tuple[float, float]]:
+    """Return seconds of CPU time and of waiting for a core so far, by thread or process."""
+    names = {each.native_id: each.name for each in threading.enumerate()}
+    names[os.getpid()] = "loop of decisions"
+    readings = {"clock": (time.monotonic(), 0.0)}
+    groups = {os.getpid(): "driver", **dict.fromkeys(workers, "workers")}
+    for process, group in groups.items():
+        for task in Path(f"/proc/{process}/task").iterdir():
+            with suppress(OSError):  # the thread has ended
+                used, waited, _ = map(int, (task / "schedstat").read_text().split())
+                thread = names.get(int(task.name), "others").rsplit("_", 1)[0]
+                name = f"driver, {thread}" if group == "driver" else group
+                before = readings.get(name, (0.0, 0.0))
+                readings[name] = before[0] + used / 1e9, before[1] + waited / 1e9
+    return readings
+
+
+@contextmanager
+def _gil_probe() -> Iterator[list[float]]:
+    """Give the delays, in seconds, with which a thread that sleeps goes on: most wait for the GIL.
+
+    They hold what the thread waits for a core, too.
+    """
+    delays: list[float] = []
+    is_over = threading.Event()
+
+    def probe() -> None:
+        while not is_over.is_set():
+            began = time.monotonic()
+            time.sleep(PROBE_SECONDS)
+            delays.append(time.monotonic() - began - PROBE_SECONDS)
+
+    thread = threading.Thread(target=probe, name="probe")
+    thread.start()
+    try:
+        yield delays
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _spans(
+    first: Mapping[str, tuple[float, float]],
+    last: Mapping[str, tuple[float, float]],
+    trials: int,
+    counts: Mapping[str, int],
+    delays: Sequence[float],
+) -> dict[str, tuple[float, str, float | None]]:
+    """Return (value, unit, bound) by name: between the first trial's end and the last one's."""
+    wall = last["clock"][0] - first["clock"][0]
+    figures: dict[str, tuple[float, str, float | None]] = {
+        "wall time per trial": (wall / trials * 1e3, "ms", None)
+    }
+    driver = 0.0
+    for name in sorted(last.keys() - {"clock"}):
+        before = first.get(name, (0.0, 0.0))
+        used, waited = last[name][0] - before[0], last[name][1] - before[1]
+        driver += used if name.startswith("driver") else 0.0
+        if used < LEAST_SHARE * wall:
+            continue
+        figures[f"{name}: CPU per trial"] = used / trials * 1e3, "ms", None
+        figures[f"{name}: share of the wall time"] = used / wall * 100, "%", None
+        figures[f"{name}: waits for a core"] = waited / wall * 100, "%", None
+    figures["all of the driver: CPU per trial"] = driver / trials * 1e3, "ms", None
+    figures["all of the driver: share of its GIL"] = driver / wall * 100, "%", None
+    figures["delay of a thread that wakes"] = median(delays) * 1e3, "ms", None
+    for name, most in COUNTS.items():
+        figures[f"{name} per trial"] = counts.get(name, 0) / trials, "", most
+    return figures
 
 
 # ---------------------------------------------------------------------------- Optuna
@@ -286,10 +470,28 @@ def _report_and_prune(steps: int, trial: Any) -> float:
     return float(rate * steps)
 
 
+# ------------------------------------------------------------------------- small CNN
+
+
+def _tree(work: str, trials: int, steps: int, folder: Path) -> int:
+    """Train the schedules of the CNN by a tree of tasks."""
+    with _bare_cluster(folder) as client:
+        return run_tree(client)
+
+
+def _unchecked(work: str, trials: int, steps: int, folder: Path) -> int:
+    """Train them with dasktune, which takes the trainer at its word."""
+    return run_study(WORKERS, folder, check=False)
+
+
 CONTESTANTS: dict[str, Callable[[str, int, int, Path], int]] = {
-    "distributed": _distributed,
+    "at-once": partial(_distributed, None),
+    "in-flight": partial(_distributed, IN_FLIGHT),
+    "timeline": _timeline,
     "dasktune": _dasktune,
     "optuna-dask": _optuna_on_dask,
+    "tree": _tree,
+    "unchecked": _unchecked,
 }
 
 

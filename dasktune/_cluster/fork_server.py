@@ -24,6 +24,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from dasktune.trainer.check_switch import is_on
+from dasktune.trainer.fingerprint.installed import is_installed
 
 SWITCH = "DASKTUNE_FORK"
 """The environment variable: ``on``, the default, or ``off``: workers are new interpreters."""
@@ -95,15 +96,28 @@ if hasattr(os, "register_at_fork"):
 
 
 def libraries_of(trainer: type) -> list[str]:
-    """Return the modules of libraries that a trainer's module names, and that may be imported."""
-    values = list(vars(sys.modules.get(trainer.__module__, sys)).values())
-    names = [each.__name__ if isinstance(each, ModuleType) else _module_of(each) for each in values]
-    libraries = sorted({name for name in names if name.partition(".")[0] in OF_TRAINERS})
-    uses_torch = any(name.partition(".")[0] == "torch" for name in libraries)
-    return [*libraries, WITH_OPTIMIZERS] if uses_torch else libraries
+    """Return the modules of libraries that a trainer's module names, and that may be imported.
+
+    What own modules name that it uses is among them.
+    """
+    names, seen, left = set[str](), set[str](), [trainer.__module__]
+    while left:
+        module = sys.modules.get(left.pop())
+        if module is None or module.__name__ in seen or is_installed(module):
+            continue
+        seen.add(module.__name__)
+        for name in map(_module_of, list(vars(module).values())):
+            if name.partition(".")[0] in OF_TRAINERS:
+                names.add(name)
+            elif name:
+                left.append(name)
+    uses_torch = any(name.partition(".")[0] == "torch" for name in names)
+    return [*sorted(names), WITH_OPTIMIZERS] if uses_torch else sorted(names)
 
 
 def _module_of(value: object) -> str:
+    if isinstance(value, ModuleType):
+        return value.__name__
     name = getattr(value, "__module__", None) if isinstance(value, type | FunctionType) else None
     return name if isinstance(name, str) else ""
 

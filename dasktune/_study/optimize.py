@@ -297,10 +297,10 @@ class Optimizer:
             return beginning.meter
         refuse_other_rule(self._parts.memory.row)
         gpus = self._gpus_per_worker(options)
+        self._prepare_processes(options, gpus)
         alone = self._trials_alone(options)
         is_unchecked = self._refuse_failed_trainer(options, alone)
         beginning = self._take_over(options, beginning)
-        self._prepare_processes(options, gpus)
         is_checked = is_unchecked and options.checks
         ahead = self._trials_ahead(options, beginning) if is_checked else None
         announcer = Announcer(self._study, options.callbacks, self._parts.feeds)

@@ -89,7 +89,10 @@ def test_libraries_are_those_that_the_module_names(monkeypatch: pytest.MonkeyPat
     assert fork_server.libraries_of(trainer) == []
     vars(module).update(np=numpy, Fraction=Fraction, load_digits=load_digits)
     assert fork_server.libraries_of(trainer) == [load_digits.__module__]
-    vars(module).update(layers=torch.nn)
+    own = ModuleType("user_layers")  # another module of the user's
+    own.layers = torch.nn  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "user_layers", own)
+    vars(module).update(nets=own)
     assert fork_server.libraries_of(trainer) == [
         load_digits.__module__,
         "torch.nn",
