@@ -33,7 +33,8 @@ class CheckBeside(RunCheck):
         self.files_known = 0 if checks.running is not None else 1
 
     def use(self, wake: Callable[[], None]) -> None:
-        """Have a function called when the check has ended."""
+        """Begin a run: have a function called when the check has ended."""
+        self._has_begun = False
         if self._checks.running is not None:
             self._checks.running.wait_for_trials(wake)
 

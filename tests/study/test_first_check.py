@@ -20,6 +20,7 @@ import dasktune as dt
 from dasktune._driver.run import device_of_run
 from dasktune._engine.limits import Limits
 from dasktune._study import first_check
+from dasktune._study.check_beside import CheckBeside
 from dasktune._study.current_run import CurrentRun
 from dasktune._study.first_check import (
     CheckedTrial,
@@ -27,10 +28,12 @@ from dasktune._study.first_check import (
     KnownTrials,
     NewTuner,
     NotChecked,
+    TrainerChecks,
     trials_ahead,
 )
 from dasktune._study.study import Study
 from dasktune.errors import ConfigurationError
+from dasktune.graph.events import StagesHeld
 from dasktune.needs import Needs
 from dasktune.report.progress import RunDisplay
 from dasktune.trainer.check_switch import SWITCH
@@ -487,6 +490,19 @@ def check_of(study: Study, device: str, ahead: KnownTrials | NewTuner) -> FirstC
         step_seconds=1.0,
         current=CurrentRun(),
     )
+
+
+@pytest.mark.process
+def test_each_run_holds_back_what_waits_for_the_check(tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate"), made(tmp_path, Gated) as study:
+        checks = TrainerChecks(study.results, study.study_config, CurrentRun())
+        ahead = beginning(dt.algos.Grid(SPACE, max_steps=STEPS))
+        with checks.beside(ahead, None):
+            part = CheckBeside(checks, lambda: None, lambda: None, None)
+            for _ in range(2):  # the second run may train alone what the first one cannot merge
+                part.use(lambda: None)
+                assert [*part.turn(0.0)] == [StagesHeld(which="resumes")]
+                assert [*part.turn(1.0)] == []
 
 
 class Unasked(dt.algos.Grid):

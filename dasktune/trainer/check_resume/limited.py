@@ -104,7 +104,7 @@ class Watch:
         steps
             Number of steps that it has trained; None before its training has begun.
         cpu
-            Processor time of the process and of those that it has started, in seconds.
+            Processor time of the process, in seconds.
         """
         times, self._cpu = self._times, max(cpu, self._cpu)
         if steps is None:
@@ -336,14 +336,10 @@ def _steps_in(path: Path) -> Step | None:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process and of all that it has started; 0 if it is gone."""
-    total = 0.0
+    """Return the processor time of a process and of its ended children; 0 if it is gone."""
     with suppress(psutil.Error):
-        process = psutil.Process(pid)
-        for each in (process, *process.children(recursive=True)):
-            with suppress(psutil.Error):
-                total += sum(each.cpu_times()[:4])  # of children that have ended, too
-    return total
+        return float(sum(psutil.Process(pid).cpu_times()[:4]))
+    return 0.0
 
 
 def _kill(process: WatchedProcess) -> None:
