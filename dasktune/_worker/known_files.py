@@ -25,7 +25,7 @@ class KnownFiles:
         self._known: dict[str, str] = {}
         self._looked = 0
 
-    def refuse_changed(self, files_known: int) -> None:
+    def refuse_changed(self, files_known: int = 1) -> None:
         """Raise a `StorageError` if a file has another content than in the check.
 
         It ends the run and fails no trial: once the file is back, the run may go on. A file that

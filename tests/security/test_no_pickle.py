@@ -25,6 +25,8 @@ ALLOWED = {
     "trainer/code.py": {"pickle", "cloudpickle"},  # trainers, over Dask's own connection
     "integrations/search.py": {"joblib"},  # joblib.hash, which reads nothing
     "trainer/data.py": {"cloudpickle"},  # data sets, to processes that this one starts
+    # The function that a process calls which this one has forked.
+    "_cluster/forked_process.py": {"pickle"},
     # A job, to a process that this one starts, which reads its standard input.
     "trainer/check_resume/new_process.py": {"pickle"},
     "algos/curves/network/prior_fitted.py": {"np.load"},  # with allow_pickle=False

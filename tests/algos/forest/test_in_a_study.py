@@ -45,6 +45,7 @@ def test_a_study_goes_on_with_the_priorities_in_its_log(
     first = opened(tmp_path)
     trained(first, 15)
     half = first.models(new_tuner())
+    first.close()
     again = opened(tmp_path)
     assert again.models(new_tuner()) == half
     trained(again, 1000)
