@@ -115,6 +115,16 @@ def test_nothing_begins_where_all_is_held() -> None:
     assert sorted(table.delivered) == [0, 1]
 
 
+def test_the_next_run_holds_nothing_back_by_itself() -> None:
+    table = Table(trials=2, workers=1)
+    table.tell(StagesHeld(which="resumes"))
+    table.join()
+    table.train()
+    assert table.view.stages_waiting == 1
+    table.dispatcher.dismiss()  # the run was stopped before the check had ended
+    assert table.view.is_checked
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_raises_beside_the_check_is_no_fault_of_a_trial(workers: int) -> None:
     table = Table(trials=2, workers=workers)

@@ -201,14 +201,19 @@ def test_stages_from_step_0_train_beside_the_check(tmp_path: Path, two_threads: 
 def test_a_run_that_loads_no_state_ends_before_its_check(
     tmp_path: Path, two_threads: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Gate(tmp_path / "gate"), made(tmp_path, Gated) as study:
+    with Gate(tmp_path / "gate") as gate, made(tmp_path, Gated) as study:
         tuner = dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=STEPS)
         study.optimize(tuner, client=two_threads, progress=False, last_line=False)
         assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 2
         assert 1 <= study.summary()["steps_audited"] < CHECKED
         assert recorded(study) == ([], 0)
         assert caplog.text == ""
-    assert no_child_trains(tmp_path)
+        assert no_child_trains(tmp_path)
+        gate.open()
+        longer = dt.algos.Grid(dt.Space(lr=[0.1, 0.2]), max_steps=STEPS + 1)
+        study.optimize(longer, client=two_threads, progress=False, last_line=False)
+        assert study.summary()["steps_executed"] == 2 * (STEPS + 1), "it loads both states"
+        assert recorded(study) == ([True], 1)
 
 
 def checked_steps(folder: Path) -> int:

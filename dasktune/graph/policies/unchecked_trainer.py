@@ -31,6 +31,10 @@ class UncheckedTrainer(Policy):
         """Whether the check still runs."""
         return self._event.which != "none"
 
+    def cleared(self) -> None:
+        """Hold nothing back any more: the run is over, and the next one says anew what waits."""
+        self._event, self._has_raised = StagesHeld(which="none"), False
+
     def received(self, event: Event) -> None:
         """Take what the check holds back from now on."""
         if isinstance(event, StagesHeld):
