@@ -107,7 +107,7 @@ def libraries_of(trainer: type) -> list[str]:
             continue
         seen.add(module.__name__)
         for name in map(_module_of, list(vars(module).values())):
-            if name.partition(".")[0] in OF_TRAINERS:
+            if name.partition(".")[0] in OF_TRAINERS and name in sys.modules:
                 names.add(name)
             elif name:
                 left.append(name)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import select
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import connection, forkserver
 from typing import IO, Any
 
 
@@ -68,7 +67,7 @@ class ForkedProcess:
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it has ended; a `subprocess.TimeoutExpired` says that it still runs."""
         if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
+            if not connection.wait([self._status], timeout):
                 raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
             server: Any = forkserver
             try:

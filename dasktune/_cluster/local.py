@@ -57,7 +57,6 @@ class _SharedSettings:
         with self._lock:
             if not self._clusters:
                 self._reset.enter_context(dask.config.set(LOCAL_SETTINGS))
-                self._reset.callback(_NANNY.setLevel, _NANNY.level)
             self._clusters += 1
 
     def __exit__(self, *_: object) -> None:
@@ -126,12 +125,17 @@ def local_client(
     ):
         if not gpus_per_worker:
             stack.enter_context(_forked_workers())
+
+        def is_grave(record: logging.LogRecord) -> bool:  # its own: other clusters may go on
+            return record.levelno >= logging.ERROR
+
+        stack.callback(_NANNY.removeFilter, is_grave)
         with fork_server.ctrl_c_held_back():
             cluster = stack.enter_context(_cluster(count, scratch, **keywords))
         client = stack.enter_context(Client(cluster))
         client.run(_say_only_what_is_grave)
         # All is saved when a run ends: that a process is slow to end then is no news.
-        stack.callback(_NANNY.setLevel, logging.ERROR)
+        stack.callback(_NANNY.addFilter, is_grave)
         yield client
 
 

@@ -168,6 +168,7 @@ class FirstCheck:
         self._seed, self._device, self._step_seconds = seed, device, step_seconds
         self._current, self._is_closed = current, False
         self._has_drawn, self._has_files = threading.Event(), threading.Event()
+        self._has_ended = threading.Event()
         self._since = time.time_ns()
         self._at_end: Callable[[], None] = lambda: None
         self._processes: LimitedProcesses | None = None
@@ -188,7 +189,7 @@ class FirstCheck:
     @property
     def has_ended(self) -> bool:
         """Whether it has a result."""
-        return not self._thread.is_alive()
+        return self._has_ended.is_set()
 
     def cancel(self) -> None:
         """Have it end soon."""
@@ -247,8 +248,8 @@ class FirstCheck:
         except BaseException as error:  # noqa: BLE001 - raised again where the result is read
             self._outcome = error
         finally:
-            self._has_drawn.set()
-            self._has_files.set()
+            for event in (self._has_drawn, self._has_files, self._has_ended):
+                event.set()
         self._at_end()
 
     def _checked(self) -> Outcome:
