@@ -76,7 +76,7 @@ def _grow(
     schedules: list[list[Values]],
     leaves: list[Future],
 ) -> None:
-    """Submit what schedules that are alike before an epoch have in common, and then each part."""
+    """Submit the epochs that schedules share from one on, then each group that goes on alike."""
     end = first
     while end < EPOCHS and all(each[end] == schedules[0][end] for each in schedules):
         end += 1

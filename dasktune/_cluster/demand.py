@@ -79,6 +79,12 @@ def rest(dask_worker: Worker) -> bool:
     return not dask_worker.state.executing and all(plugin.is_at_rest for plugin in plugins)
 
 
+def is_unused(dask_worker: Worker) -> bool:
+    """Whether this worker is idle, and no study uses it."""
+    has_study = any(isinstance(each, StagePlugin) for each in dask_worker.plugins.values())
+    return not has_study and not dask_worker.state.executing
+
+
 async def drain(scheduler: Any, workers: Collection[str]) -> bool:
     """Ask workers, by address, to leave; return whether all have confirmed it."""
     return None not in await _answers(scheduler, leave, workers)
@@ -87,6 +93,14 @@ async def drain(scheduler: Any, workers: Collection[str]) -> bool:
 async def are_at_rest(scheduler: Any, workers: Collection[str]) -> bool:
     """Ask workers, by address, to accept no more stages; return whether all are at rest."""
     return all(each and each["result"] for each in await _answers(scheduler, rest, workers))
+
+
+async def unused(scheduler: Any, workers: Collection[str]) -> list[str]:
+    """Return those of some workers, by address, that no study uses."""
+    answers = await _answers(scheduler, is_unused, workers)
+    return [
+        worker for worker, each in zip(workers, answers, strict=True) if each and each["result"]
+    ]
 
 
 async def _answers(

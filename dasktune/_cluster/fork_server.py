@@ -98,7 +98,7 @@ if hasattr(os, "register_at_fork"):
 def libraries_of(trainer: type) -> list[str]:
     """Return the modules of libraries that a trainer's module names, and that may be imported.
 
-    What own modules name that it uses is among them.
+    These are also the libraries that other modules of the user name, if its module uses them.
     """
     names, seen, left = set[str](), set[str](), [trainer.__module__]
     while left:

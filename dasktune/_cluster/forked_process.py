@@ -11,7 +11,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
 from typing import IO, Any
@@ -50,12 +50,15 @@ class ForkedProcess:
         finally:
             os.close(read)
             os.close(is_leader)
-        with os.fdopen(data, "wb") as file:
-            pickle.dump({}, file)  # Python's server reads two objects
-            pickle.dump(_Child(main, os.getcwd()), file)
-        self.pid: int = server.read_signed(self._status)
-        with os.fdopen(leads, "rb") as file:
-            file.read()  # until it leads its session, or has ended: it can be killed by that
+        with ExitStack() as failed, os.fdopen(leads, "rb") as session:
+            failed.callback(os.close, self._status)
+            failed.callback(self.stdin.close)
+            with os.fdopen(data, "wb") as file:
+                pickle.dump({}, file)  # Python's server reads two objects
+                pickle.dump(_Child(main, os.getcwd()), file)
+            self.pid: int = server.read_signed(self._status)
+            session.read()  # until it leads its session, or has ended: it can be killed by that
+            failed.pop_all()
         self.parent: int = server._forkserver._forkserver_pid
 
     def poll(self) -> int | None:

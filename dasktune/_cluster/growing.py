@@ -19,7 +19,7 @@ from typing import Any
 from distributed import Client
 from distributed.core import Status
 
-from dasktune._cluster.demand import Demand, are_at_rest
+from dasktune._cluster.demand import Demand, are_at_rest, unused
 from dasktune._cluster.pools import ElasticCluster, PoolStatus, WorkerPool, worker_bounds
 from dasktune._engine.timeouts import (
     IDLE_SECONDS,
@@ -287,13 +287,14 @@ class GrowingCluster:
             self._leaving.difference_update(gone)
 
     async def _shrink_to_least(self) -> None:
-        processing = await self._cluster.scheduler_comm.processing()
-        idle = [worker for worker, tasks in processing.items() if not tasks]
+        # Not those of another study, which may be between two stages.
+        idle = await unused(self._cluster.scheduler_comm, [*self._workers()])
         staying = {name: here for name, here in self._jobs().items() if name not in self._leaving}
         await self._shrink(max(0, self._size(staying) - self._least), staying, idle)
-        if self._leaving:
+        while self._leaving:  # they accept nothing more, of any study
             await self._end_those_at_rest()
-        self._leaving.clear()
+            if self._leaving:
+                await asyncio.sleep(SCALE_SECONDS)
 
     def _spec(self) -> dict[Any, dict[str, Any]] | None:
         """Return the jobs that the cluster should have, if it tells them."""
@@ -310,7 +311,8 @@ class GrowingCluster:
         if spec is None:
             return {info["name"]: [address] for address, info in workers.items()}
         by_name = {str(info["name"]): address for address, info in workers.items()}
-        names = {job: [f"{job}{end}" for end in _group(spec[job])] for job in list(spec)}
+        # A copy: the driver's thread asks, too, while the cluster's own changes it.
+        names = {job: [f"{job}{end}" for end in _group(each)] for job, each in dict(spec).items()}
         return {job: [by_name[n] for n in names[job] if n in by_name] for job in names}
 
     def _size(self, jobs: Mapping[Any, Sequence[str]]) -> int:

@@ -129,7 +129,7 @@ def scaling_problems(client: Client) -> Iterator[str]:
             "address of a scheduler: write Client(cluster) with the cluster itself"
         )
     elif isinstance(cluster, ElasticCluster):
-        yield "workers must be an option of dasktune.slurm_client, where the client comes from"
+        yield "workers must be given to dasktune.slurm_client, where this client comes from"
     elif not callable(getattr(cluster, "scale", None)) or not _supports_scaling(cluster):
         yield f"workers must come with a cluster that can scale, and {name} has a fixed size"
 

@@ -550,7 +550,7 @@ class Attempts:
 
     def _failed(self, known: _OpenAttempt, message: StageFailed) -> list[Following]:
         text = f"failed after step {message.step}: {message.message}"
-        # It is tried once more; the warning comes with the failure of its trials.
+        # Other workers may try it again: if they fail, too, the failure of its trials is a warning.
         _log(known.order, logging.INFO, text, message.step)
         attempt = self._view.attempts.get(message.attempt)
         self.worker_seconds += self._recorder.worker_seconds(message.attempt, message.at)

@@ -108,7 +108,8 @@ class RunCheck(Part):
     Attributes
     ----------
     files_known
-        Number of times that it has learned which files the trainer reads.
+        Version of the list of files that the trainer reads: 0 if none is known yet, 1 without a
+        check or after its first step, and one more after its end.
     """
 
     files_known = 1

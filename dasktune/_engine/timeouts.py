@@ -414,9 +414,10 @@ class Timeouts:
         elsewhere. One that wakes up later does no harm, and is used again. Code that keeps
         Python's global lock for longer silences its worker, too.
     workers_seconds
-        Longest time that a run waits for its first worker, and later for another one if all are
-        lost. None is 60 s; for a cluster that the run itself asks for workers, such as one with
-        ``workers="0-16"`` or jobs of SLURM, None is no limit.
+        Longest time that a run waits for its first worker. On a cluster of fixed size, also the
+        longest time without any worker later. None is 60 s; for a cluster that the run itself asks
+        for workers, such as one with ``workers="0-16"`` or jobs of SLURM, None is no limit. Later
+        a run waits for such a cluster until it cannot start any worker.
     scheduler_seconds
         Longest time that the driver waits for a lost scheduler, and then for its first worker.
     database_seconds

@@ -206,7 +206,7 @@ class FirstCheck:
             at_end()
 
     def wait_for_files(self) -> bool:
-        """Wait until it has trained a step, but not for ever; return whether it has."""
+        """Wait until it has trained a step or ended, but not for ever; return whether it has."""
         return self._has_files.wait(FIRST_CHECK_FILES_SECONDS)
 
     @property
@@ -433,7 +433,7 @@ class TrainerChecks:
                 self._running = None
 
     def _keep_what_was_found(self, check: FirstCheck) -> None:
-        """Record what a check has found that the end of the run has ended."""
+        """Record the findings of a check that ended early, because the run has ended."""
         with suppress(Exception):  # the run has its own result
             outcome = check.result()
             self._results.history.note_audited(check.steps)
@@ -460,10 +460,12 @@ class TrainerChecks:
         if self._running.wait_for_files():
             self.note_files(self._running)
         else:
-            self._warn("was not built in time by its check: files that it reads may not count")
+            self._warn(
+                "trained no step in its check: edits of files that it reads may go unnoticed"
+            )
 
     def finish(self, allow_failed_check: bool, *, is_audited: bool) -> None:
-        """Record the verdict of the check that runs, which is waited for.
+        """Record the verdict of the check, which has ended.
 
         A warning says what is left to the audits of the run.
 
@@ -479,6 +481,8 @@ class TrainerChecks:
             return
         outcome = check.result()
         self._results.history.note_audited(check.steps)
+        if not isinstance(outcome, ResumeReport):
+            self.note_files(check)
         is_whole = isinstance(outcome, ResumeReport) and not (outcome.ok and outcome.is_cut_short)
         if check.is_cancelled and not is_whole:
             return
@@ -486,7 +490,7 @@ class TrainerChecks:
         match outcome:
             case NotChecked(reason=reason):
                 how = "was checked on the CPU alone" if self._passed_on_cpu else "was not checked"
-                self._warn_of_gap(f"{how} before this run: {reason}", is_audited)
+                self._warn_of_gap(f"{how}: {reason}", is_audited)
             case OwnCodeFailed(reason=reason):
                 if not allow_failed_check:
                     self._was_tried = False

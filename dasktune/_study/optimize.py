@@ -139,8 +139,8 @@ class Optimizer:
         check
             Whether to check that this trainer resumes exactly, unless that is known from an
             earlier check. The check runs beside the first stages, and those that load a state
-            wait for it; it takes at most 30 seconds of processor time, or 1% of the steps. A
-            recorded failure counts in any case.
+            wait for it. It may train 1% of the steps, or for 30 seconds of processor time if these
+            are more. A recorded failure counts in any case.
         allow_failed_check
             Merge trials although a check or an audit found that this trainer does not resume
             exactly; there are no audits then.

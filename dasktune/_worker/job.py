@@ -147,8 +147,8 @@ class StageSpec:
     a metric, and the least and the greatest value of it with which no rule keeps the state. A value
     that is not finite is never kept. None: it is stored in any case."""
     files_known: int = 1
-    """How often the driver has learned of files that the trainer reads: a worker that knows of
-    fewer times looks at the verdicts again."""
+    """Version of the driver's list of files that the trainer reads: a worker with an older one
+    reads the verdicts again."""
 
     @property
     def key(self) -> str:

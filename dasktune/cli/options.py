@@ -114,7 +114,7 @@ class ClusterFlags:
         str | None,
         typer.Option(
             metavar="N|MIN-MAX",
-            help="Worker processes on this host, or with --slurm in jobs; as many as are of use.",
+            help="Workers on this host, or in jobs (--slurm); in a range, as many as are of use.",
         ),
     ] = None
     gpus_per_worker: Annotated[

@@ -213,7 +213,7 @@ class LightningTrainer(TorchTrainer):
         """Yield the hyper-parameters that a scheduler of the module sets, too.
 
         A module is made for it. Where that fails outside of a fit, nothing is said: the check
-        before the first run asks again.
+        beside the first run asks again.
         """
         values, make = {name: each(0) for name, each in sequences.items()}, cls.make_module
         states = global_states()

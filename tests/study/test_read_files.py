@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from dasktune.storage.verdicts import Verdicts, files_of
 from dasktune.trainer import data_digest
 from dasktune.trainer.check_switch import SWITCH
 from dasktune.trainer.fingerprint.named_files import MOST_BYTES
+from dasktune.trainer.fingerprint.read_files import changed_since
 from tests.forked import run_forked
 from tests.holding import wait_until
 from tests.toy_trainers import Adding
@@ -203,6 +205,15 @@ def test_an_edit_after_the_files_are_known_is_refused(
         pytest.raises(ConfigurationError, match=r"changed since then: read file \./net\.txt"),
     ):
         optimize(study, two_threads)
+
+
+def test_a_file_that_keeps_its_time_is_a_change(tmp_path: Path) -> None:
+    path, began = tmp_path / "data.json", time.time_ns()
+    path.write_text("2")
+    os.utime(path, (0.0, 0.0))  # as mv and cp -p do
+    files = {str(path): "digest", str(tmp_path / "gone"): "digest"}
+    assert changed_since(files, None, began - 10**9) == {str(path)}
+    assert changed_since(files, None, time.time_ns() + 10**9) == set()
 
 
 class EditingFirst(Reading):

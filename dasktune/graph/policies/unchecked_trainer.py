@@ -53,8 +53,9 @@ class UncheckedTrainer(Policy):
 
     def may_run(self, node: Node, slot: Slot) -> bool:
         """Whether a stage loads no state: it begins at step 0, or where its worker will be."""
-        last = slot.queue[-1].node if slot.queue else slot.last
-        return self.may_start(node) and (start_of(node) == 0 or last is node.parent)
+        last, start = slot.queue[-1].node if slot.queue else slot.last, start_of(node)
+        is_next = last is node.parent and start == node.start
+        return self.may_start(node) and (start == 0 or is_next)
 
     def is_hopeless(self, node: Node, step: Step) -> bool | None:
         """Whether trials fail by what raised: not before the check has ended."""

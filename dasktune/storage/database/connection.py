@@ -392,7 +392,7 @@ def _open_existing(
     """
     is_still = not may_write and _is_at_rest(file)
     mode = "mode=ro&immutable=1" if is_still else "mode=rw"
-    arguments[:] = [f"file:{quote(str(file.absolute()))}?{mode}"]
+    arguments[:] = [f"file:{quote(os.fsencode(file.absolute()))}?{mode}"]
     options["uri"] = True
 
 

@@ -100,7 +100,7 @@ def _give_up(path: Path, byte: int) -> None:
         _held.discard((path, byte))
         if path not in _files:
             return
-        if all(path != held for held, _ in _held):
+        if all(path != held for held, _ in tuple(_held)):
             os.close(_files.pop(path))
             return
         import fcntl

@@ -118,6 +118,11 @@ class CheckJob:
         """The second part of the input of its process."""
         return pickle.dumps(self)
 
+    @property
+    def has_findings(self) -> bool:
+        """Whether its process has found anything so far."""
+        return Path(self.folder, f"{self.part}.json").exists()
+
     def findings(self) -> dict[str, Any]:
         """Return the findings of its process so far."""
         findings: dict[str, Any] = load(self.folder, self.part)
@@ -160,6 +165,11 @@ def findings_of(job: CheckJob, done: subprocess.CompletedProcess[bytes]) -> dict
         message = lines[-1] if lines else f"the process ended with code {done.returncode}"
         raised = text[max(text.find("Traceback (most recent"), 0) :]
         raise TrainerError(f"{job.code.qualname} failed in check_resume: {message}", raised)
+    return accepted(job)
+
+
+def accepted(job: CheckJob) -> dict[str, Any]:
+    """Return the findings of a job's process so far; raise as `run_in_new_process` does."""
     findings = job.findings()
     if _UNKNOWN in findings:
         raise UnknownValueError(findings[_UNKNOWN])
@@ -224,7 +234,7 @@ def _end_with(parent: int) -> None:
 
 
 def work_seconds(wall: float, cpu: float) -> float:
-    """Return the work of a process: its processor time, within its time and a tenth of that.
+    """Return the processor time of a process, at most the time that passed, at least its tenth.
 
     On a busy machine a process waits for processors, and does the same work in a longer time. One
     that hardly computes waits for something else, which must end at some time.

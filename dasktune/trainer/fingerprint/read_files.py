@@ -107,7 +107,9 @@ def changed_since(files: Mapping[str, str], folder: str | None, since: int) -> s
     late = set()
     for path in files:
         with suppress(OSError):
-            if os.stat(_place(path, folder)).st_mtime_ns >= since:
+            status = os.stat(_place(path, folder))
+            # A file that is moved or copied here may keep its time.
+            if max(status.st_mtime_ns, status.st_ctime_ns) >= since:
                 late.add(path)
     return late
 

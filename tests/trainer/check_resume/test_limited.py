@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dasktune.errors import TrainerError
+from dasktune.errors import ConfigurationError, TrainerError
 from dasktune.trainer.check_resume.check import CheckLimit, ResumeReport, check_resume
 from dasktune.trainer.check_resume.limited import (
     CheckEndedError,
@@ -60,6 +61,14 @@ class WaitingLater(Adding):
         if self.total > 2.5:
             Path(self.config["pids"]).touch()
             threading.Event().wait()
+
+
+class RefusingAndStaying(Adding):
+    """Refuses its values, and leaves a thread behind that keeps its process alive."""
+
+    def build(self, hp: Mapping[str, Any]) -> None:
+        threading.Thread(target=threading.Event().wait).start()
+        raise ConfigurationError("no such rate")
 
 
 class Aborting(Adding):
@@ -115,7 +124,11 @@ def test_a_trainer_that_hangs_is_killed_with_its_children(tmp_path: Path, ends_b
         return ends_by == "cancel" and pids.exists()
 
     processes = LimitedProcesses(CheckTimes(seconds=30.0), is_cancelled=is_cancelled, clock=clock)
-    reason = "not done after 30 s, at step 3" if ends_by == "time" else "it was interrupted"
+    reason = (
+        "not done after 30 s of processor time, at step 3"
+        if ends_by == "time"
+        else "it was interrupted"
+    )
     with pytest.raises(CheckEndedError, match=reason):
         check(Waiting, processes, {"pids": str(pids)})
     assert processes.steps == 2
@@ -129,6 +142,17 @@ def test_an_ended_check_keeps_what_it_has_found(tmp_path: Path) -> None:
     report = check(WaitingLater, processes, {"pids": str(pids)})
     assert (report.ok, report.is_cut_short, report.splits) == (True, True, (2,))
     assert "resuming after steps 3 and 5, for want of time" in report.unchecked
+
+
+@pytest.mark.process
+def test_a_refusal_counts_though_its_process_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    written = tmp_path.glob
+    processes = LimitedProcesses(AT_LENGTH, is_cancelled=lambda: any(written("*/whole.json")))
+    with pytest.raises(ConfigurationError, match="no such rate"):
+        check(RefusingAndStaying, processes)
 
 
 @pytest.mark.process

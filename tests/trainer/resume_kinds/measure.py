@@ -45,7 +45,7 @@ DROPS: Drops = ((15,), (30,), (30, 60), (50,), (90,))
 Metrics = Mapping[Step, Mapping[str, float]]
 
 UNRELATED = (
-    *("was checked in part", "was not checked before", "was lost", "is paused"),
+    *("was checked in part", "was not checked", "was lost", "is paused"),
     "the fingerprint cannot tell",
 )
 """Texts of warnings that name no missing part of a state."""
