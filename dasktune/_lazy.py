@@ -8,6 +8,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from dasktune._garbage import without_collections
+
 
 def import_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package that imports its names on first use.
@@ -26,7 +28,8 @@ def import_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(homes[name])
+        with without_collections():
+            module = import_module(homes[name])
         # A package that users call, such as dasktune.simulate, is the name itself.
         return module if homes[name] == f"{package}.{name}" else getattr(module, name)
 

@@ -18,6 +18,7 @@ PACKAGE = ROOT / "dasktune"
 
 LAYERS: tuple[tuple[tuple[str, str], ...], ...] = (
     (
+        ("_garbage", "the garbage collector, off where it would find nothing"),
         ("_lazy", "packages whose names are imported on first use"),
         ("errors", "one error class for each reaction of the caller"),
         ("_words", "words of messages: amounts with their nouns, and lists"),

@@ -4,7 +4,7 @@ A new interpreter needs most of a second to import Dask and dasktune. Python's f
 them once, while the driver prepares its study; a lost worker is then replaced at once. Each worker
 still reads the user's script, as a new interpreter does. Forked processes have the environment,
 the limits and the CPUs of the server: if the driver's have changed since, workers start as new
-interpreters.
+interpreters. What takes long to import, such as torch, it begins to import when a study is created.
 
 It is for Linux and for workers without GPUs. A server that other code has started, or chosen
 modules for, is left alone.
@@ -13,15 +13,19 @@ modules for, is left alone.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from types import FunctionType, ModuleType
 from typing import Any
+
+import psutil
+from distributed import default_client
 
 from dasktune.trainer.check_switch import is_on
 from dasktune.trainer.fingerprint.installed import is_installed
@@ -34,6 +38,9 @@ IS_SAFE = sys.platform.startswith("linux") and (3, 11, 1) <= sys.version_info < 
 
 From 3.14 on, Python by default starts all processes from this server: it is the user's to set up.
 """
+
+FIRST = "dasktune._cluster.importing"
+"""The first import of the server, which makes the others quicker."""
 
 LIBRARIES = (
     *("distributed.nanny", "dasktune._worker.host", "dasktune._worker.plugin"),
@@ -49,6 +56,9 @@ OF_TRAINERS = ("lightgbm", "lightning", "pandas", "scipy", "sklearn", "torch", "
 
 WITH_OPTIMIZERS = "torch._dynamo"
 """What torch itself imports when the first optimizer is made, for longer than torch."""
+
+SET_BY_TORCH = frozenset({"TORCHINDUCTOR_CACHE_DIR"})
+"""Variables that `WITH_OPTIMIZERS` sets where it is imported."""
 
 OWN_ENVIRONMENT = {
     # Dask's own value gives freed memory back at once: tensors of every step are then new
@@ -76,6 +86,9 @@ REPLACED = "DASKTUNE_FORK_REPLACED"
 _STARTED: dict[str, object] = {}
 """All that workers inherit from the server that this process has started; empty if none was."""
 
+_AHEAD: set[int] = set()
+"""The process of a server that was started ahead of a run, and that none has used so far."""
+
 
 def _begin_forked() -> None:
     """Leave behind what belongs to the parent process, after a fork of a driver.
@@ -86,6 +99,7 @@ def _begin_forked() -> None:
     message for ever.
     """
     _STARTED.clear()
+    _AHEAD.clear()
     dask_utils: Any = sys.modules.get("distributed.utils")
     if hasattr(dask_utils, "_offload_executor"):
         dask_utils._offload_executor = ThreadPoolExecutor(1, thread_name_prefix="Dask-Offload")
@@ -95,12 +109,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_forked)
 
 
-def libraries_of(trainer: type) -> list[str]:
+def libraries_of(user_module: str) -> list[str]:
     """Return the modules of libraries that a trainer's module names, and that may be imported.
 
     These are also the libraries that other modules of the user name, if its module uses them.
     """
-    names, seen, left = set[str](), set[str](), [trainer.__module__]
+    names, seen, left = set[str](), set[str](), [user_module]
     while left:
         module = sys.modules.get(left.pop())
         if module is None or module.__name__ in seen or is_installed(module):
@@ -127,12 +141,15 @@ def start(libraries: Iterable[str] = ()) -> None:
 
     `libraries` are imported, too: see `libraries_of`.
     """
+    if _AHEAD and not serves({}):
+        end_unused()  # the environment has changed since
+    _AHEAD.clear()
     server: Any = forkserver._forkserver
     is_taken = server._forkserver_pid is not None or server._preload_modules != MAIN
     if is_taken or not IS_SAFE or not is_on(SWITCH):
         return
     loaded = [name for name in BY_DRIVER if name in sys.modules]
-    forkserver.set_forkserver_preload([*loaded, *libraries, *LIBRARIES])
+    forkserver.set_forkserver_preload([FIRST, *loaded, *libraries, *LIBRARIES])
     variables = _variables()
     try:
         with ctrl_c_held_back(), _environment({**variables, **_for_imports()}):
@@ -143,9 +160,41 @@ def start(libraries: Iterable[str] = ()) -> None:
         _STARTED.update(inherited())
 
 
+def start_ahead(user_module: str) -> None:
+    """Start the server ahead of a run, if a trainer's module uses what takes long to import.
+
+    Not where a client shows that the cluster is the user's, and not in a process of a worker.
+    """
+    libraries = libraries_of(user_module)
+    if not libraries or multiprocessing.parent_process() is not None:
+        return
+    with suppress(ValueError):
+        default_client()
+        return
+    was_started = bool(_STARTED)
+    start(libraries)
+    if _STARTED and not was_started:
+        server: Any = forkserver._forkserver
+        _AHEAD.add(server._forkserver_pid)
+
+
+def end_unused() -> None:
+    """End a server that was started ahead, unless processes were forked from it."""
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid in _AHEAD and not psutil.Process(server._forkserver_pid).children():
+        os.kill(server._forkserver_pid, signal.SIGKILL)  # it may still import
+        server._stop()
+        forkserver.set_forkserver_preload(MAIN)
+        _STARTED.clear()
+    _AHEAD.clear()
+
+
 def serves(environment: Mapping[str, str]) -> bool:
     """Return whether a worker that starts now would inherit exactly what the server has."""
-    return bool(_STARTED) and {**inherited(), **environment} == _STARTED
+    now = {**inherited(), **environment}
+    for name in SET_BY_TORCH.difference(_STARTED):
+        now.pop(name, None)  # as in the server, since it was started
+    return bool(_STARTED) and now == _STARTED
 
 
 def inherited() -> dict[str, object]:

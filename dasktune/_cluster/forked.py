@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import atexit
 import gc
-import io
 import json
 import os
-from contextlib import suppress
 from multiprocessing import util
 
 import numpy as np
 
 from dasktune._cluster.fork_server import REPLACED
+from dasktune._garbage import flush_files
 
 _SERVER = os.getpid()
 
@@ -37,10 +36,7 @@ def _plan_end(_: object) -> None:
 
 def _end() -> None:
     atexit._run_exitfuncs()
-    for value in gc.get_objects():  # forked processes lose the end of open files
-        if issubclass(type(value), io.TextIOWrapper | io.BufferedWriter):
-            with suppress(Exception):
-                value.flush()
+    flush_files()  # forked processes lose the end of open files
 
 
 def _end_server() -> None:
@@ -58,3 +54,4 @@ os.register_at_fork(after_in_child=_begin)
 atexit.register(_end_server)
 util.register_after_fork(atexit, _plan_end)
 gc.freeze()  # modules are never garbage: workers need not look through them
+gc.enable()

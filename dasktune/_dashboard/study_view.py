@@ -19,6 +19,7 @@ from dasktune._dashboard.tree_columns import tree_columns
 from dasktune._dashboard.trial_table import TrialTable
 from dasktune._driver.history import record_of
 from dasktune._engine.trials import TrialRecord
+from dasktune._garbage import without_collections
 from dasktune._results.prediction import CurveReader, TrialPrediction, predict_trial
 from dasktune._results.rows import objective_of, registered
 from dasktune._results.state_words import state_word
@@ -31,7 +32,6 @@ from dasktune.report.status import status_of
 from dasktune.report.tree_layout import first_trials
 from dasktune.sequences import Sequence as SequenceOfValues
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.many_rows import many_rows
 from dasktune.storage.database.schema import StudyRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Objective, TrialState
@@ -314,7 +314,7 @@ class StudyView:
             "plan", version, SLOW_SECONDS, lambda: self.plan_of(self._all_records())
         )
 
-    @many_rows()
+    @without_collections()
     def plan_of(self, records: Sequence[TrialRecord]) -> StudyPlan:
         """Return the plan of some trials."""
         plan = registered(self.row, records)
@@ -393,7 +393,7 @@ class StudyView:
                 return {"why": str(error)}
         return {"names": list(known), "shares": list(known.values()), "trials": len(records)}
 
-    @many_rows()
+    @without_collections()
     def _all_records(self) -> list[TrialRecord]:
         """Return all trials; only those that have changed since the last time are read again."""
         version = self.table.version

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dasktune._garbage import without_collections
 from dasktune.graph.devices import devices_text
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.many_rows import many_rows
 from dasktune.storage.database.schema import TrialRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Direction, Objective
@@ -68,7 +68,7 @@ class TrialTable:
     _has_devices: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    @many_rows()
+    @without_collections()
     def refresh(self) -> int:
         """Read what has changed in the database; return the version."""
         with self._lock:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from dasktune._driver.history import record_of
 from dasktune._driver.retention.listing import COMMIT_NBYTES
 from dasktune._driver.retention.value import keys_on
+from dasktune._garbage import without_collections
 from dasktune._results.rows import plan_of, register
 from dasktune.errors import CorruptRecordError, StorageError
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.checkpoints import CheckpointStore, Commit, Stored
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.many_rows import many_rows
 from dasktune.storage.database.schema import CheckpointRow, StudyRow, TrialRow, UnreadableStudy
 from dasktune.storage.files.clock import store_clock
 from dasktune.storage.leases import Lease, Leases
@@ -247,7 +247,7 @@ class _Known:
         return (key for step, key in keys_on(node, self.steps) if key in self.keys[step])
 
 
-@many_rows()
+@without_collections()
 def _owners(
     database: Database, rows: Mapping[str, CheckpointRow], unrecorded: Mapping[str, Step]
 ) -> tuple[

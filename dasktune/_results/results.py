@@ -25,6 +25,7 @@ from dasktune._engine.trials import (
     trial_of,
 )
 from dasktune._engine.tuner_records import Document
+from dasktune._garbage import without_collections
 from dasktune._results.contents import StudyContents
 from dasktune._results.no_best import no_best_text
 from dasktune._results.prediction import (
@@ -56,7 +57,6 @@ from dasktune.errors import ConfigurationError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.plan import SearchPlan
 from dasktune.mirror import Seen, optuna_study, spans_of
-from dasktune.storage.database.many_rows import many_rows
 from dasktune.storage.database.schema import StageRow
 from dasktune.types import Direction, Step
 
@@ -161,12 +161,12 @@ class StudyResults:
         """The values that users attached with `set_user_attr`."""
         return {note["name"]: note["value"] for note in self.history.notes("user_attr")}
 
-    @many_rows()
+    @without_collections()
     def stages(self) -> list[StageRow]:
         """Return every attempt that ran for this study, in order of start."""
         return sorted(self.database.stages(self.row.id), key=lambda row: row.started)
 
-    @many_rows()
+    @without_collections()
     def summary(self) -> Summary:
         """Return the steps that were requested and trained, and their cost."""
         plan = self._contents.counted_plan()
@@ -470,7 +470,7 @@ class StudyResults:
         """Close the database."""
         self.database.close()
 
-    @many_rows()
+    @without_collections()
     def _shown(self, records: Iterable[TrialRecord]) -> list[Trial]:
         shown = {record.number: record for record in records}
         if not self._contents.has_plan and self._are_few(shown.values()):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from dasktune._cluster import fork_server
 from dasktune._engine.scaling import Scale
 from dasktune._results.keep import DEFAULT, note_keep
 from dasktune._results.rules import other_rule
@@ -21,6 +22,7 @@ from dasktune._study.config import StudyConfig, direction_needed
 from dasktune._study.emptied_store import missing_states, whole
 from dasktune._study.folder import runs_study_file, study_folder
 from dasktune._study.from_optuna import OF_STUDY, explained
+from dasktune._study.main_guard import guard_problem
 from dasktune._study.study import Study, UnopenedStudy
 from dasktune.errors import ConfigurationError, StorageError, refuse
 from dasktune.graph.audits import SHARE
@@ -178,7 +180,8 @@ def create_study(
     StorageError
         If the store or the database cannot be written.
     """
-    return _OPENER.get()(
+    opener = _OPENER.get()
+    study = opener(
         StudyConfig(
             trainer=as_trainer(trainer),
             name=name,
@@ -207,6 +210,21 @@ def create_study(
             folder=study_folder(),
         )
     )
+    if opener is open_study:
+        _prepare_for_a_run(study)
+    return study
+
+
+def _prepare_for_a_run(study: Study) -> None:
+    """Have the processes of the first run imported what they need, while the caller goes on.
+
+    Commands start them where they know the cluster.
+    """
+    config = study.study_config
+    if config.trainer is None or config.needs is not None or runs_study_file():
+        return
+    if not study.database.count_trials(study.results.row.id) and guard_problem() is None:
+        fork_server.start_ahead(config.trainer.__module__)
 
 
 def open_study(

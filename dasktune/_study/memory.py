@@ -13,6 +13,7 @@ from dasktune._driver.recorder import Recorder
 from dasktune._driver.reuse import KnownStates
 from dasktune._engine.timeouts import WAITS, Waits
 from dasktune._engine.trials import TrialRecord
+from dasktune._garbage import without_collections
 from dasktune._results.rows import alone_key_of, registered, seeded_roots_of
 from dasktune.errors import ConfigurationError, InternalError
 from dasktune.graph.attempts import DispatchOptions
@@ -20,7 +21,6 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.many_rows import many_rows
 from dasktune.storage.database.schema import StudyRow
 
 
@@ -57,7 +57,7 @@ class StudyMemory:
     def records(self) -> dict[int, TrialRecord]:
         """The present record of each trial by number; read when first asked for."""
         if self._records is None:
-            with many_rows():
+            with without_collections():
                 self._records = self.history.trials()
         return self._records
 
@@ -94,7 +94,7 @@ class StudyMemory:
             furthest_first = sorted(
                 self.records.values(), key=lambda trial: -max(trial.steps, trial.until or 0)
             )
-            with many_rows():
+            with without_collections():
                 for trial in furthest_first:
                     dispatcher.register(
                         *(trial.number, trial.keyed_sequences, trial.max_steps, trial.seed),

@@ -18,6 +18,7 @@ from dasktune._driver.run import cluster_of, device_of_run, gpus_per_local_worke
 from dasktune._engine.engine import Engine, refuse_objectives
 from dasktune._engine.limits import Limits, Meter
 from dasktune._engine.timeouts import INTERRUPT_LOOK_SECONDS, STOP_AGAIN_SECONDS, Timeouts
+from dasktune._garbage import end_quickly
 from dasktune._results.rules import refuse_other_rule
 from dasktune._study.additions import queued_points
 from dasktune._study.again import TrialsAgain
@@ -347,11 +348,13 @@ class Optimizer:
 
     def _prepare_processes(self, options: RunOptions, gpus: float) -> None:
         """Prepare this process for those of a local cluster."""
-        if options.client is None:
-            if problem := guard_problem():
-                raise ConfigurationError(problem)
-            if not gpus:
-                fork_server.start(fork_server.libraries_of(self._parts.config.known_trainer))
+        end_quickly()
+        if options.client is None and (problem := guard_problem()):
+            raise ConfigurationError(problem)
+        if options.client is None and not gpus:
+            fork_server.start(fork_server.libraries_of(self._parts.config.known_trainer.__module__))
+        else:
+            fork_server.end_unused()
 
     def _trials_ahead(self, options: RunOptions, beginning: Beginning) -> KnownTrials | NewTuner:
         """Return the trials that the check of the trainer may train."""

@@ -315,14 +315,19 @@ def _parameters_of(group: type) -> Iterator[inspect.Parameter]:
 # --------------------------------------------------------------------------------- studies
 
 
-def open_study(file: Path, config: Sequence[str] | None) -> tuple[Study, Tuner]:
-    """Return the study and the tuner of a study file.
+def open_study(
+    file: Path, config: Sequence[str] | None, *, is_run_here: bool = False
+) -> tuple[Study, Tuner]:
+    """Return the study and the tuner of a study file; `is_run_here` starts what its workers need.
 
     The tuner is made first: if that fails, no study has been created yet.
     """
+    from dasktune._cluster import fork_server
     from dasktune.cli.study_file import load
 
     loaded = load(file, config or ())
+    if is_run_here:
+        fork_server.start_ahead(loaded.module.__name__)
     tuner = loaded.tuner()
     return loaded.study(), tuner
 

@@ -134,7 +134,8 @@ def run(
     _check_writable(report)
     started_in = Path.cwd()
     with configure(*settings.log):
-        study, tuner = open_study(file, config)
+        is_run_here = settings.is_local and settings.local_gpus is None
+        study, tuner = open_study(file, config, is_run_here=is_run_here)
         optimize = partial(
             study.optimize,
             tuner,

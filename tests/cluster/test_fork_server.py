@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -225,3 +226,69 @@ def test_server_that_python_replaces_imports_all() -> None:
     own = {name: value for name, value in os.environ.items() if name != fork_server.REPLACED}
     program = [sys.executable, "-c", f"import {fork_server.LIBRARIES[-1]}"]
     subprocess.run(program, env={**own, "PYTHONPATH": PATH}, check=True)
+
+
+AHEAD = """
+import os, sys
+from contextlib import ExitStack
+from multiprocessing import forkserver
+from sklearn.datasets import load_digits
+from distributed import Client, LocalCluster
+import dasktune as dt
+from tests.toy_trainers import Adding
+
+class Own(Adding):
+    pass
+
+def server():
+    return forkserver._forkserver._forkserver_pid
+
+def client_of(stack):
+    cluster = stack.enter_context(LocalCluster(1, processes=False, dashboard_address=None))
+    return stack.enter_context(Client(cluster))
+
+if __name__ == "__main__":
+    how, client = sys.argv[1], None
+    with ExitStack() as stack:
+        if how == "client before":
+            client = client_of(stack)
+        study = dt.create_study(
+            Own, name="own", metric="loss", direction="minimize", load_if_exists=True
+        )
+        ahead = server()
+        if how == "client after":
+            client = client_of(stack)
+        elif how == "changed":
+            os.environ["LATE"] = "read by the trainer"
+        if how != "read":
+            tuner = dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=2)
+            study.optimize(tuner, workers=None if client else 1, client=client, check=False)
+        assert [trial.steps for trial in study.trials] == [2]
+        print(ahead is not None, server() is not None, server() == ahead)
+"""
+
+
+@pytest.mark.process
+def test_server_starts_when_a_study_is_created(tmp_path: Path) -> None:
+    own = {name: value for name, value in os.environ.items() if name != fork_server.SWITCH}
+    (tmp_path / "script.py").write_text(AHEAD)
+    seen = {}
+    for how in ("plain", "read", "changed", "client after", "client before"):
+        if how != "read":
+            shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+        done = subprocess.run(
+            [sys.executable, "script.py", how],
+            cwd=tmp_path,
+            env={**own, "PYTHONPATH": PATH},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        seen[how] = done.stdout.split()
+    assert seen == {
+        "plain": ["True", "True", "True"],
+        "read": ["False", "False", "True"],
+        "changed": ["True", "True", "False"],
+        "client after": ["True", "False", "False"],
+        "client before": ["False", "False", "True"],
+    }

@@ -85,15 +85,14 @@ def test_forked_process_runs_one_function(tmp_path: Path) -> None:
 def test_libraries_are_those_that_the_module_names(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("user_nets")
     monkeypatch.setitem(sys.modules, "user_nets", module)
-    trainer = type("Net", (), {"__module__": "user_nets"})
-    assert fork_server.libraries_of(trainer) == []
+    assert fork_server.libraries_of("user_nets") == []
     vars(module).update(np=numpy, Fraction=Fraction, load_digits=load_digits)
-    assert fork_server.libraries_of(trainer) == [load_digits.__module__]
+    assert fork_server.libraries_of("user_nets") == [load_digits.__module__]
     own = ModuleType("user_layers")  # another module of the user's
     own.layers = torch.nn  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "user_layers", own)
     vars(module).update(nets=own)
-    assert fork_server.libraries_of(trainer) == [
+    assert fork_server.libraries_of("user_nets") == [
         load_digits.__module__,
         "torch.nn",
         fork_server.WITH_OPTIMIZERS,
