@@ -1,24 +1,19 @@
-"""A small CNN on scikit-learn's digits, trained by 24 schedules: with dasktune, and by hand.
-
-The tree by hand trains each shared beginning once, by plain tasks of Dask that hand states on in
-memory. Nothing of it is durable, and it knows nothing of exact resumption.
-"""
+"""A small CNN on scikit-learn's digits, trained by 24 schedules: with dasktune, and by hand."""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tree_by_hand import Values
 
 import dasktune as dt
 from dasktune.sequences import Constant, MultiStep, Piecewise
 from dasktune.trainer.check_switch import SWITCH
-
-if TYPE_CHECKING:
-    from distributed import Client, Future
 
 EPOCHS = 12
 RATES = (
@@ -38,9 +33,6 @@ BATCH_SIZES = (
 MOMENTUM = 0.9
 TRIALS = len(RATES) * len(BATCH_SIZES)
 
-Values = Mapping[str, Any]
-"""The hyper-parameters of an epoch."""
-
 
 def run_study(workers: int, folder: Path, *, check: bool) -> int:
     """Train all schedules with dasktune, as a first study of this trainer; return their number."""
@@ -57,39 +49,13 @@ def run_study(workers: int, folder: Path, *, check: bool) -> int:
     return sum(trial.state.value == "COMPLETE" for trial in made.trials)
 
 
-def run_tree(client: Client) -> int:
-    """Train the stages of the tree as tasks, all submitted at once; return as `run_study` does."""
-    schedules = [
+def schedules() -> list[list[Values]]:
+    """Return the values of each epoch of all trials."""
+    return [
         [{"lr": rate(t), "momentum": MOMENTUM, "batch_size": size(t)} for t in range(EPOCHS)]
         for rate in RATES
         for size in BATCH_SIZES
     ]
-    leaves: list[Future] = []
-    _grow(client, None, 0, schedules, leaves)
-    return len(client.gather(leaves))
-
-
-def _grow(
-    client: Client,
-    parent: Future | None,
-    first: int,
-    schedules: list[list[Values]],
-    leaves: list[Future],
-) -> None:
-    """Submit the epochs that schedules share from one on, then each group that goes on alike."""
-    end = first
-    while end < EPOCHS and all(each[end] == schedules[0][end] for each in schedules):
-        end += 1
-    if end > first:
-        parent = client.submit(train_stage, parent, schedules[0][first:end], pure=False)
-    if end == EPOCHS and parent is not None:
-        leaves.extend([parent] * len(schedules))
-        return
-    parts: dict[str, list[list[Values]]] = {}
-    for each in schedules:
-        parts.setdefault(repr(each[end]), []).append(each)
-    for part in parts.values():
-        _grow(client, parent, end, part, leaves)
 
 
 def train_stage(

@@ -34,8 +34,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from digits_cnn import EPOCHS, TRIALS, run_study, run_tree
+import digits_cnn
 from figures import Figure, main
+from spaces import STEPS
+from tree_by_hand import Values, run_tree
 
 WORKERS = 2
 IN_FLIGHT = 4
@@ -43,7 +45,7 @@ IN_FLIGHT = 4
 
 ROUNDS, SHORT_ROUNDS = 5, 1
 CONTESTANT_OPTION = "--contestant"
-STEP_SECONDS = 0.005
+STEP_SECONDS, SHORT_SECONDS = 0.005, 0.002
 ETA = 4
 """Of ASHA, whose rungs go from 1 step to all."""
 
@@ -81,6 +83,7 @@ BASELINES = {
     "optuna-dask": "Optuna on Dask",
     "tree": "a tree by hand on bare Dask",
     "unchecked": "dasktune without the check",
+    "optuna": "Optuna in one process",
 }
 """Contestants next to which dasktune runs, in words."""
 
@@ -94,10 +97,16 @@ WORKS = {
     ),
     "start": Work(name="start to first step", trials=1, steps=1, most={"at-once": 1.3}),
     "cnn": Work(
-        name=f"{TRIALS} schedules of a small CNN, a first study",
-        trials=TRIALS,
-        steps=EPOCHS,
+        name=f"{digits_cnn.TRIALS} schedules of a small CNN, a first study",
+        trials=digits_cnn.TRIALS,
+        steps=digits_cnn.EPOCHS,
         most={"tree": 0.9, "unchecked": 1.2},
+    ),
+    "script": Work(
+        name="an Optuna script of 20 small networks", trials=20, steps=12, most={"optuna": 1.1}
+    ),
+    "schedules": Work(
+        name="144 schedules of 120 steps of 2 ms", trials=144, steps=STEPS, most={"tree": 1.0}
     ),
     "timeline": Work(name="timeline of 500 no-op trials", trials=500, steps=1, most={}),
 }
@@ -267,8 +276,12 @@ def _note_first_step(folder: str) -> None:
 def _dasktune(work: str, trials: int, steps: int, folder: Path) -> int:
     """Run a random search or ASHA, whose trials have nothing in common."""
     if work == "cnn":
-        return run_study(WORKERS, folder, check=True)
-    from spaces import all_different
+        return digits_cnn.run_study(WORKERS, folder, check=True)
+    if work == "script":
+        from digits_script import run_with_dasktune
+
+        return run_with_dasktune(WORKERS, folder)
+    from spaces import all_different, hippo_144
     from trainers import Counting, First, Nothing
 
     import dasktune as dt
@@ -281,6 +294,9 @@ def _dasktune(work: str, trials: int, steps: int, folder: Path) -> int:
         tuner = dt.algos.ASHA(
             all_different(), trials=trials, max_steps=steps, min_steps=1, eta=ETA, brackets=[0]
         )
+    elif work == "schedules":
+        trainer, config = Counting, {"log": str(folder / "log"), "seconds": SHORT_SECONDS}
+        tuner = dt.algos.Grid(hippo_144(), max_steps=steps)
     elif work == "start":
         trainer, config = First, {"folder": str(folder)}
     study = dt.create_study(
@@ -295,7 +311,7 @@ def _dasktune(work: str, trials: int, steps: int, folder: Path) -> int:
     if work == "asha":
         return len(study.trials)
     # Nothing was saved by sharing: the first step of any trial is another state.
-    if study.summary()["steps_executed"] != trials * steps:
+    if work != "schedules" and study.summary()["steps_executed"] != trials * steps:
         raise RuntimeError(f"every trial must be trained, got {study.summary()}")
     return sum(trial.state.value == "COMPLETE" for trial in study.trials)
 
@@ -470,18 +486,42 @@ def _report_and_prune(steps: int, trial: Any) -> float:
     return float(rate * steps)
 
 
-# ------------------------------------------------------------------------- small CNN
+# ------------------------------------------------------------------- trees, and a script
 
 
 def _tree(work: str, trials: int, steps: int, folder: Path) -> int:
-    """Train the schedules of the CNN by a tree of tasks."""
+    """Train schedules by a tree of tasks: those of the CNN, or those that wait."""
+    from spaces import hippo_144
+
     with _bare_cluster(folder) as client:
-        return run_tree(client)
+        if work == "cnn":
+            return run_tree(client, digits_cnn.train_stage, digits_cnn.schedules())
+        waiting = [
+            [{name: each(t) for name, each in found.sequences.items()} for t in range(steps)]
+            for found in hippo_144().configurations()
+        ]
+        return run_tree(client, _wait_for_steps, waiting)
+
+
+def _wait_for_steps(state: float | None, values: Sequence[Values]) -> float:
+    """Train as `Counting` does, in a worker."""
+    total = state or 0.0
+    for each in values:
+        time.sleep(SHORT_SECONDS)
+        total += each["lr"]
+    return total
 
 
 def _unchecked(work: str, trials: int, steps: int, folder: Path) -> int:
-    """Train them with dasktune, which takes the trainer at its word."""
-    return run_study(WORKERS, folder, check=False)
+    """Train the CNN with dasktune, which takes the trainer at its word."""
+    return digits_cnn.run_study(WORKERS, folder, check=False)
+
+
+def _optuna(work: str, trials: int, steps: int, folder: Path) -> int:
+    """Run the script of a user of Optuna."""
+    from digits_script import run_with_optuna
+
+    return run_with_optuna(folder)
 
 
 CONTESTANTS: dict[str, Callable[[str, int, int, Path], int]] = {
@@ -492,6 +532,7 @@ CONTESTANTS: dict[str, Callable[[str, int, int, Path], int]] = {
     "optuna-dask": _optuna_on_dask,
     "tree": _tree,
     "unchecked": _unchecked,
+    "optuna": _optuna,
 }
 
 
