@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dasktune._words import counted
 from dasktune.report.formats import duration
-from dasktune.storage.database.schema import StageRow
+from dasktune.storage.database.rows import StageRow
 
 MOST_WORKERS = 48
 """Workers with a row, those that trained first."""

@@ -19,7 +19,7 @@ from dasktune._study.from_elsewhere import (
 )
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 
 WHERE = "the live page"
 """How the page is named where its requests are shown."""

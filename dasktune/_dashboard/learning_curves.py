@@ -16,7 +16,7 @@ from dasktune._engine.trials import TrialRecord
 from dasktune._results.rows import registered
 from dasktune._results.trial_paths import MOST_STEPS, keys_of, last_reported
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 from dasktune.types import Metrics, Step, TrialState
 
 MOST_CACHED = 3000

@@ -12,7 +12,7 @@ from dasktune._dashboard.changes import StudyChanges
 from dasktune._dashboard.study_view import StudyView, load_importance
 from dasktune.errors import ConfigurationError, CorruptRecordError, unknown
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import UnreadableStudy
+from dasktune.storage.database.rows import UnreadableStudy
 
 NUMBERS = 1_000_000
 """The numbers of studies of a further database begin so much higher on the page."""

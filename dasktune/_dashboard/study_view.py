@@ -32,7 +32,7 @@ from dasktune.report.status import status_of
 from dasktune.report.tree_layout import first_trials
 from dasktune.sequences import Sequence as SequenceOfValues
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Objective, TrialState
 

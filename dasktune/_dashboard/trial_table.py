@@ -15,7 +15,7 @@ from typing import Any
 from dasktune._garbage import without_collections
 from dasktune.graph.devices import devices_text
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import TrialRow
+from dasktune.storage.database.rows import TrialRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Direction, Objective
 

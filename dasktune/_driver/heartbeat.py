@@ -40,7 +40,7 @@ from dasktune.errors import StorageError
 from dasktune.logs import about, within
 from dasktune.needs import Offer
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import RunRow
+from dasktune.storage.database.rows import RunRow
 from dasktune.storage.redaction import redacted
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from dasktune.algos.base import Tuner
 from dasktune.errors import StorageError
 from dasktune.graph.kept_speeds import NOTHING_KEPT, KeptMeasurements
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import EventRow, TrialRow
+from dasktune.storage.database.rows import EventRow, TrialRow
 from dasktune.types import Direction, Step
 
 logger = logging.getLogger(__name__)

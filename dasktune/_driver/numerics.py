@@ -10,7 +10,7 @@ from dasktune._engine.trials import TrialRecord
 from dasktune.graph.events import WorkerJoined
 from dasktune.needs import NumericClass
 from dasktune.storage.checkpoints import CheckpointStore
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 from dasktune.storage.numerics import RecordedClass, record_class, recorded_class
 
 PORTABLE = "portable"

@@ -24,7 +24,7 @@ from dasktune.logs import about, trials_text
 from dasktune.storage.checkpoints import Commit
 from dasktune.storage.database.columns import Encoded, to_text
 from dasktune.storage.database.database import Batch
-from dasktune.storage.database.schema import (
+from dasktune.storage.database.rows import (
     CheckpointRow,
     EventRow,
     LogRow,

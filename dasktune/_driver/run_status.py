@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from dasktune._cluster.pools import PoolStatus
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.graph.packing import PackedModel
-from dasktune.storage.database.schema import RunRow
+from dasktune.storage.database.rows import RunRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Step
 

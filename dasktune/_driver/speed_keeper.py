@@ -20,7 +20,7 @@ from dasktune._engine.timeouts import SPEEDS_SECONDS
 from dasktune.errors import StorageError
 from dasktune.graph.kept_speeds import NOTHING_KEPT, KeptFactor, KeptMeasurements, KeptSpeed
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import FactorRow, SpeedRow
+from dasktune.storage.database.rows import FactorRow, SpeedRow
 
 Each = TypeVar("Each", KeptSpeed, KeptFactor)
 

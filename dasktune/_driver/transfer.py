@@ -13,7 +13,7 @@ from dasktune._engine.tuner_records import TunerBegun
 from dasktune._words import counted
 from dasktune.algos.base import Tuner
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 from dasktune.types import TrialState
 
 TRANSFERS: Final = ("database",)

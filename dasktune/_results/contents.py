@@ -11,7 +11,7 @@ from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.plan import SearchPlan
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 
 
 class StudyContents(Protocol):

@@ -18,7 +18,7 @@ from dasktune.errors import CorruptRecordError, StorageError
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.checkpoints import CheckpointStore, Commit, Stored
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import CheckpointRow, StudyRow, TrialRow, UnreadableStudy
+from dasktune.storage.database.rows import CheckpointRow, StudyRow, TrialRow, UnreadableStudy
 from dasktune.storage.files.clock import store_clock
 from dasktune.storage.leases import Lease, Leases
 from dasktune.types import Step

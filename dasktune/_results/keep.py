@@ -10,7 +10,7 @@ from dasktune._driver.retention.value import winners
 from dasktune._results.rows import objective_of, plan_of, register
 from dasktune.errors import CorruptRecordError
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow, TrialRow
+from dasktune.storage.database.rows import StudyRow, TrialRow
 from dasktune.storage.retention import Keep
 from dasktune.types import Direction, Objective
 

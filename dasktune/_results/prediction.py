@@ -21,7 +21,7 @@ from dasktune.algos.pop.allocation import Chances
 from dasktune.algos.stopping import beyond_bounds
 from dasktune.errors import ConfigurationError, refuse, shown, unknown
 from dasktune.graph.plan import SearchPlan
-from dasktune.storage.database.schema import StageRow
+from dasktune.storage.database.rows import StageRow
 from dasktune.types import Direction, Register, Sequences, Step
 
 PARTS = (0.1, 0.2, 0.4)

@@ -57,7 +57,7 @@ from dasktune.errors import ConfigurationError
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.plan import SearchPlan
 from dasktune.mirror import Seen, optuna_study, spans_of
-from dasktune.storage.database.schema import StageRow
+from dasktune.storage.database.rows import StageRow
 from dasktune.types import Direction, Step
 
 if TYPE_CHECKING:

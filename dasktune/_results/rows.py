@@ -10,7 +10,7 @@ from dasktune._results.trial_paths import last_step
 from dasktune.errors import CorruptRecordError, shown
 from dasktune.graph.keys import SeededRoots, root_key
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 from dasktune.types import Direction, Objective, Step
 
 

@@ -6,7 +6,7 @@ Whether the trainer is the one that made their states is unknown, so none of the
 from __future__ import annotations
 
 from dasktune.errors import ConfigurationError
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 from dasktune.trainer.fingerprint.fingerprint import RULE, is_outdated, rule_of
 
 

@@ -14,7 +14,7 @@ from dasktune._results.withdrawn import Withdrawn
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.graph.devices import devices_at
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.storage.database.schema import StageRow
+from dasktune.storage.database.rows import StageRow
 from dasktune.types import Step
 
 

@@ -13,7 +13,7 @@ from dasktune._engine.trials import TrialRecord
 from dasktune.graph.keys import runs
 from dasktune.graph.plan import SearchPlan
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import CheckpointRow, StageRow
+from dasktune.storage.database.rows import CheckpointRow, StageRow
 from dasktune.types import Step, TrialState
 
 MOST_STEPS = 2000

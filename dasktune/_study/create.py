@@ -31,7 +31,7 @@ from dasktune.mirror import Logger
 from dasktune.needs import GivenNeeds, NeedsFunction
 from dasktune.storage.checkpoints import CHECK_PATIENCE, CheckpointStore
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 from dasktune.storage.layout import MARKER
 from dasktune.storage.retention import Keep
 from dasktune.storage.verdicts import Verdicts

@@ -24,7 +24,7 @@ from dasktune.errors import (
 from dasktune.report.status_report import driver_of
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 from dasktune.storage.leases import Leases
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import GRACE, size_text

@@ -10,7 +10,7 @@ from dasktune._words import counted
 from dasktune.errors import ConfigurationError, unknown
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 from dasktune.storage.redaction import redacted
 
 LOOKED_UP = 8

@@ -18,7 +18,7 @@ from dasktune._study.additions import NOTHING_QUEUED, clear_queue, queue_point, 
 from dasktune.errors import ConfigurationError, refuse, unknown
 from dasktune.report.status_report import DriverStatus, driver_of
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow, TrialRow
+from dasktune.storage.database.rows import StudyRow, TrialRow
 from dasktune.types import TrialState, Value
 
 MOST_LOOKED_AT = 500

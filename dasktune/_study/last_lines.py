@@ -12,7 +12,7 @@ from dasktune._study.config import StudyConfig
 from dasktune._words import counted
 from dasktune.algos.base import Tuner
 from dasktune.algos.forest.ranks import lines_of
-from dasktune.storage.database.schema import StageRow
+from dasktune.storage.database.rows import StageRow
 from dasktune.types import Step
 
 

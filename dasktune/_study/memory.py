@@ -21,7 +21,7 @@ from dasktune.graph.dispatch import Dispatcher
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 
 
 class StudyMemory:

@@ -31,7 +31,7 @@ from dasktune.graph.plan import SearchPlan
 from dasktune.graph.tree import StageTree, build_stage_tree
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 from dasktune.trainer.code import pack
 from dasktune.trainer.stages import StageTraining
 from dasktune.types import Direction, Value

@@ -29,7 +29,7 @@ from dasktune.report.formats import duration, percent, printable
 from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 from dasktune.storage.leases import Leases
 from dasktune.storage.redaction import redacted
 from dasktune.storage.retention import (

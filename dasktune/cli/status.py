@@ -16,7 +16,7 @@ from dasktune.report.formats import duration, printable
 from dasktune.report.status import MOST_FAILED, StudyStatus, status_of
 from dasktune.report.story import story_of
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StudyRow, UnreadableStudy
+from dasktune.storage.database.rows import StudyRow, UnreadableStudy
 from dasktune.storage.layout import MARKER
 
 __all__ = ["DATABASES", "MOST_FAILED", "StudyStatus", "in_words", "migrate", "read", "story"]

@@ -23,7 +23,7 @@ from dasktune.doctor.facts import TrainerFacts
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import VerdictRow
+from dasktune.storage.database.rows import VerdictRow
 from dasktune.storage.verdicts import Verdicts
 from dasktune.trainer.check_resume.verdict import binding_here, device_of
 from dasktune.trainer.fingerprint.data import json_digest

@@ -15,7 +15,7 @@ from typing import Any
 
 from dasktune._engine.trials import TrialRecord
 from dasktune.graph.plan import Node, SearchPlan
-from dasktune.storage.database.schema import StudyRow
+from dasktune.storage.database.rows import StudyRow
 from dasktune.types import Metrics, Objective, Step, TrialState, Value
 
 

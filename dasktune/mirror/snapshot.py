@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from dasktune._engine.trials import TrialRecord
 from dasktune.graph.plan import SearchPlan
-from dasktune.storage.database.schema import StageRow
+from dasktune.storage.database.rows import StageRow
 from dasktune.types import Metrics, Objective, Step, TrialState
 
 if TYPE_CHECKING:

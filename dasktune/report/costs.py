@@ -21,7 +21,7 @@ from dasktune.graph.classes import classes_text
 from dasktune.report.fan import words_of
 from dasktune.report.formats import duration, number
 from dasktune.report.prospects import Prospects, prospects_of
-from dasktune.storage.database.schema import StageRow
+from dasktune.storage.database.rows import StageRow
 from dasktune.types import Direction, TrialState
 
 MODELS = 20

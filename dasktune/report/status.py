@@ -31,7 +31,7 @@ from dasktune.report.status_report import (
     waits_text,
 )
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import RunRow, StudyRow
+from dasktune.storage.database.rows import RunRow, StudyRow
 from dasktune.types import Direction
 
 MOST_FAILED = 200

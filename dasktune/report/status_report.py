@@ -16,7 +16,7 @@ from dasktune._engine.timeouts import NO_HEARTBEAT_SECONDS
 from dasktune._words import counted
 from dasktune.report.formats import duration
 from dasktune.storage.database.database import FailedStages
-from dasktune.storage.database.schema import RunRow, StageRow, TrialRow
+from dasktune.storage.database.rows import RunRow, StageRow, TrialRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Step
 

@@ -24,7 +24,7 @@ from dasktune._words import counted
 from dasktune.errors import ConfigurationError
 from dasktune.report.formats import duration, printable
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import StageRow, StudyRow
+from dasktune.storage.database.rows import StageRow, StudyRow
 from dasktune.storage.redaction import redacted
 from dasktune.types import Step
 

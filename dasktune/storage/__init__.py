@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "CheckpointStore", "Commit", "Database", "Snapshot", "decode", "encode"]
 
 _HOMES = {
-    "Batch": "dasktune.storage.database",
+    "Batch": "dasktune.storage.database.database",
     "CheckpointStore": "dasktune.storage.checkpoints",
     "Commit": "dasktune.storage.checkpoints",
-    "Database": "dasktune.storage.database",
+    "Database": "dasktune.storage.database.database",
     "Snapshot": "dasktune.storage.codec",
     "decode": "dasktune.storage.codec",
     "encode": "dasktune.storage.codec",

@@ -11,16 +11,19 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dasktune.errors import StorageError
 from dasktune.storage import layout
-from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import VerdictRow
+from dasktune.storage.database.rows import VerdictRow
 from dasktune.storage.files.base import Files
 from dasktune.storage.files.failures import reason_of
 from dasktune.storage.redaction import showable
+
+if TYPE_CHECKING:
+    from dasktune.storage.database.database import Database
 
 _FORMAT, _VERSION = "dasktune-verdict", 1
 

@@ -17,7 +17,7 @@ from dasktune.graph.keys import runs
 from dasktune.graph.plan import Node, SearchPlan
 from dasktune.sequences import Constant
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import MetricRow, RunRow, StageRow
+from dasktune.storage.database.rows import MetricRow, RunRow, StageRow
 from dasktune.traces.classes import UNKNOWN
 from dasktune.traces.timing import Overheads
 from dasktune.traces.trace import Shared, Trace

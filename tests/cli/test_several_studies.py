@@ -15,7 +15,7 @@ import dasktune as dt
 from dasktune.cli import app
 from dasktune.cli.watch import fitted
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import RunRow
+from dasktune.storage.database.rows import RunRow
 
 
 def create(store: Path, name: str) -> None:

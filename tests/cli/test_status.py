@@ -16,7 +16,7 @@ from dasktune._driver.history import AUDITED, History
 from dasktune.cli import app
 from dasktune.cli.status import MOST_FAILED, read
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import StageRow, TrialRow
+from dasktune.storage.database.rows import StageRow, TrialRow
 from tests.storage.database.later import later_version
 
 

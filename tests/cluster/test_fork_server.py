@@ -292,3 +292,34 @@ def test_server_starts_when_a_study_is_created(tmp_path: Path) -> None:
         "client after": ["True", "False", "False"],
         "client before": ["False", "False", "True"],
     }
+
+
+SLIM = """
+import sys
+import dasktune as dt
+from tests.toy_trainers import Adding
+
+def loaded():
+    return "sqlalchemy" in sys.modules
+
+if __name__ == "__main__":
+    study = dt.create_study(Adding, name="slim", metric="loss", direction="minimize")
+    with dt.local_client(1) as client:
+        tuner = dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=2)
+        study.optimize(tuner, client=client, last_line=False)
+        print(*client.run(loaded).values())
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_forked", ["on", "off"])
+def test_workers_import_no_database(tmp_path: Path, is_forked: str) -> None:
+    (tmp_path / "script.py").write_text(SLIM)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, fork_server.SWITCH: is_forked, "PYTHONPATH": PATH},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["False"], done.stderr

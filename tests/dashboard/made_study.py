@@ -14,7 +14,7 @@ from dasktune.graph.keys import root_key
 from dasktune.sequences import MultiStep, as_sequence
 from dasktune.space import Choice, Float
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import (
+from dasktune.storage.database.rows import (
     CheckpointRow,
     LogRow,
     MetricRow,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dasktune._dashboard.attempts import IDLE_SECONDS, MOST_WORKERS, attempt_bars
-from dasktune.storage.database.schema import StageRow
+from dasktune.storage.database.rows import StageRow
 
 
 def attempt(number: int, worker: str, status: str, begin: float, end: float | None) -> StageRow:

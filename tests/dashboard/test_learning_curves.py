@@ -17,7 +17,7 @@ from dasktune.errors import ConfigurationError
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, Exponential, MultiStep, Sequence, Warmup
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import MetricRow
+from dasktune.storage.database.rows import MetricRow
 
 from .made_study import Made, loss_at, make_study
 

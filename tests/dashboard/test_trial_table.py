@@ -10,7 +10,7 @@ import pytest
 
 from dasktune._dashboard.trial_table import TrialTable
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import StageRow, TrialRow
+from dasktune.storage.database.rows import StageRow, TrialRow
 from dasktune.types import Objective
 
 LOSS = Objective.single("loss", "minimize")

@@ -20,7 +20,7 @@ from dasktune._engine.timeouts import Waits
 from dasktune.errors import StorageError
 from dasktune.sequences import Constant
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import RunRow
+from dasktune.storage.database.rows import RunRow
 from tests.holding import wait_until
 
 pytestmark = pytest.mark.cluster

@@ -16,7 +16,7 @@ from dasktune.algos import Grid, Random
 from dasktune.errors import CorruptRecordError, StorageError
 from dasktune.space import Float, Space
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import EventRow
+from dasktune.storage.database.rows import EventRow
 from dasktune.types import Direction
 from tests.storage.full_disk import FullDisk
 

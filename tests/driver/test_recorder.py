@@ -19,7 +19,7 @@ from dasktune.graph.events import RunStage, WorkerJoined
 from dasktune.graph.keys import root_key
 from dasktune.sequences import Constant
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import CheckpointRow
+from dasktune.storage.database.rows import CheckpointRow
 from dasktune.types import Finish
 
 ASKED = Record(cause=WorkAsked(capacity=1), place=0, decisions=(Finish(),))

@@ -23,7 +23,7 @@ from dasktune.sequences import Constant, MultiStep
 from dasktune.storage.checkpoints import Commit
 from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import CheckpointRow, MetricRow
+from dasktune.storage.database.rows import CheckpointRow, MetricRow
 from dasktune.types import Metrics, Sequences, Step
 from tests.holding import PATIENCE
 from tests.storage.noting_store import NotingStore

@@ -8,7 +8,7 @@ from dataclasses import replace
 from dasktune._driver.run_status import RunCounts, RunStatus, Wait
 from dasktune.algos.forest.ranks import ModelWeight
 from dasktune.graph.packing import PackedModel
-from dasktune.storage.database.schema import RunRow
+from dasktune.storage.database.rows import RunRow
 
 ROW = RunRow(run="r", study_id=1, host="h", pid=2, version="1", began=0.0, seen=0.0)
 STATUS = RunStatus(

@@ -14,7 +14,7 @@ from dasktune._driver.stop_notes import StopNotes, note_stop
 from dasktune._study.from_elsewhere import stop_study
 from dasktune.errors import ConfigurationError
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import RunRow, StudyRow
+from dasktune.storage.database.rows import RunRow, StudyRow
 
 
 @pytest.fixture

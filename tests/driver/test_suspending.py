@@ -21,7 +21,7 @@ from dasktune._worker.job import Job, StageSpec
 from dasktune._worker.messages import StageMessage, StateSaved
 from dasktune.graph.keys import Chain, encode_at
 from dasktune.sequences import Constant, Piecewise
-from dasktune.storage.database.schema import StageRow
+from dasktune.storage.database.rows import StageRow
 
 SIZE = 100
 SEQUENCES = {"lr": Constant(0.1)}

@@ -30,7 +30,7 @@ from dasktune.mirror import Seen, optuna_study, spans_of
 from dasktune.mirror.storages import write_snapshot
 from dasktune.sequences import Constant, MultiStep, Piecewise
 from dasktune.space import Choice, Family, Float, Int, Space
-from dasktune.storage.database.schema import StageRow
+from dasktune.storage.database.rows import StageRow
 from dasktune.types import Direction, Objective, Register, TrialState
 
 STEPS = 4

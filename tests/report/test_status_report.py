@@ -23,7 +23,7 @@ from dasktune.report.status_report import (
     waits_text,
 )
 from dasktune.storage.database.database import FailedStages
-from dasktune.storage.database.schema import RunRow, StageRow, TrialRow
+from dasktune.storage.database.rows import RunRow, StageRow, TrialRow
 
 NOW = psutil.Process().create_time() + 1000.0
 MINE = RunRow(

@@ -18,7 +18,7 @@ from dasktune._study.study import Study
 from dasktune.sequences import Constant, Piecewise, Sequence
 from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Batch
-from dasktune.storage.database.schema import CheckpointRow
+from dasktune.storage.database.rows import CheckpointRow
 from dasktune.storage.leases import HeldLeases, Lease, Leases
 from tests.storage.noting_store import NotingStore
 

@@ -11,7 +11,7 @@ from dasktune._results.keep import kept_elsewhere
 from dasktune.graph.keys import root_key
 from dasktune.sequences import Constant
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import StudyRow, TrialRow
+from dasktune.storage.database.rows import StudyRow, TrialRow
 from dasktune.types import TrialState
 
 SPEC = {

@@ -23,7 +23,7 @@ from dasktune.errors import ConfigurationError
 from dasktune.graph.known import Measured
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, MultiStep, Piecewise, Warmup
-from dasktune.storage.database.schema import StageRow
+from dasktune.storage.database.rows import StageRow
 from dasktune.types import Direction, Register, Sequences, Step, TrialState
 
 END = 12

@@ -17,7 +17,7 @@ from dasktune.graph.attempts import DispatchOptions
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import TrialRow
+from dasktune.storage.database.rows import TrialRow
 from dasktune.types import TrialState
 from tests.dashboard.made_study import Made, made_database
 

@@ -17,7 +17,7 @@ from dasktune._results.summary import (
 )
 from dasktune.graph.plan import SearchPlan
 from dasktune.sequences import Constant, MultiStep
-from dasktune.storage.database.schema import StageRow
+from dasktune.storage.database.rows import StageRow
 from dasktune.types import TrialState
 
 RATES = (Constant(0.1), MultiStep(0.1, milestones=[6], gamma=0.1))

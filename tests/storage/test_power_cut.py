@@ -18,7 +18,7 @@ from dasktune.storage import layout
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import EventRow, TrialRow, VerdictRow
+from dasktune.storage.database.rows import EventRow, TrialRow, VerdictRow
 from dasktune.storage.files.local import LocalFiles
 from dasktune.storage.leases import HeldLeases, Lease, Leases
 from dasktune.storage.verdicts import Verdicts

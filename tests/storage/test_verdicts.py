@@ -14,7 +14,7 @@ import pytest
 from dasktune.errors import ConfigurationError
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import VerdictRow
+from dasktune.storage.database.rows import VerdictRow
 from dasktune.storage.verdicts import SEVERAL, Verdicts, binding, files_of, from_bytes, to_bytes
 
 HERE = {"python": "3.12.1", "torch": "2.6.0"}

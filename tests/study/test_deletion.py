@@ -17,7 +17,7 @@ from dasktune.cli import app
 from dasktune.errors import ConfigurationError
 from dasktune.sequences import Constant, Piecewise
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import RunRow
+from dasktune.storage.database.rows import RunRow
 from dasktune.storage.leases import HeldLeases, Leases
 
 SHORT = Constant(0.1)

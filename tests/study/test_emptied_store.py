@@ -15,7 +15,7 @@ from dasktune.errors import ConfigurationError
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import CheckpointRow
+from dasktune.storage.database.rows import CheckpointRow
 
 
 def train(run: dt.Run) -> None:

@@ -18,7 +18,7 @@ from distributed import Client
 import dasktune as dt
 from dasktune._study.study import Study
 from dasktune.errors import ConfigurationError, StorageError
-from dasktune.storage.database.schema import VerdictRow
+from dasktune.storage.database.rows import VerdictRow
 from dasktune.storage.verdicts import Verdicts, files_of
 from dasktune.trainer import data_digest
 from dasktune.trainer.check_switch import SWITCH

@@ -27,7 +27,7 @@ from dasktune._study.study import Study
 from dasktune.errors import ClusterError, ConfigurationError, StorageError, TrainerError
 from dasktune.sequences import Constant, Exponential, MultiStep, Piecewise, Warmup
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import EventRow, StudyRow
+from dasktune.storage.database.rows import EventRow, StudyRow
 from dasktune.trainer.check_resume.new_process import run_in_new_process
 from dasktune.trainer.check_resume.verdict import RULE
 from dasktune.trainer.check_switch import SWITCH

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dasktune.storage.checkpoints import SMALL_NBYTES, CheckpointStore, Stored
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import CheckpointRow
+from dasktune.storage.database.rows import CheckpointRow
 from dasktune.types import Step
 
 COMMIT_NBYTES = 1000

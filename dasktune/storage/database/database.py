@@ -42,7 +42,7 @@ from dasktune.storage.database.kept_writes import (
     fenced,
     last_event,
 )
-from dasktune.storage.database.schema import (
+from dasktune.storage.database.rows import (
     CheckpointRow,
     EventRow,
     FactorRow,

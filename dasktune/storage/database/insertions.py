@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import psycopg
 
-from dasktune.storage.database import schema
+from dasktune.storage.database import rows, schema
 from dasktune.storage.database.columns import row_values
 
 INSERTS: Mapping[str, Callable[[sa.Table], sqlite.Insert | postgresql.Insert]] = {
@@ -30,12 +30,12 @@ _DIALECTS: Mapping[str, sa.Dialect] = {
 }
 
 _KINDS: Mapping[str, type] = {
-    "events": schema.EventRow,
-    "trials": schema.TrialRow,
-    "metrics": schema.MetricRow,
-    "checkpoints": schema.CheckpointRow,
-    "stages": schema.StageRow,
-    "logs": schema.LogRow,
+    "events": rows.EventRow,
+    "trials": rows.TrialRow,
+    "metrics": rows.MetricRow,
+    "checkpoints": rows.CheckpointRow,
+    "stages": rows.StageRow,
+    "logs": rows.LogRow,
 }
 """Kinds of rows by table without prefix, in the order of writing."""
 

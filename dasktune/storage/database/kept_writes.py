@@ -18,7 +18,7 @@ from dasktune._words import counted
 from dasktune.errors import FencedError, StorageError
 from dasktune.storage.database import schema
 from dasktune.storage.database.columns import to_text
-from dasktune.storage.database.schema import EventRow
+from dasktune.storage.database.rows import EventRow
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dasktune.needs import Needs
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.database.database import Database
-from dasktune.storage.database.schema import VerdictRow
+from dasktune.storage.database.rows import VerdictRow
 from dasktune.storage.verdicts import BY_AUDIT, Verdicts, binding, files_of
 from dasktune.trainer.environment import environment
 from dasktune.trainer.fingerprint.fingerprint import TakenFingerprint

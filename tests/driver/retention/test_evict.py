@@ -51,8 +51,8 @@ from dasktune.simulate.jobs import Mishaps
 from dasktune.simulate.runner import Conditions, SimulatedRunner
 from dasktune.storage.checkpoints import CheckpointStore
 from dasktune.storage.codec import encode
-from dasktune.storage.database import schema
-from dasktune.storage.database.database import Database
+from dasktune.storage.database.database import Batch, Database
+from dasktune.storage.database.rows import CheckpointRow
 from dasktune.storage.retention import Keep, Retention
 from dasktune.traces.timing import EvenPace
 from dasktune.types import Objective, Step, TrialState
@@ -276,9 +276,9 @@ def test_what_the_database_saw_used_lately_is_young(database: Database, tmp_path
     scene = Scene(database, store=CheckpointStore(str(tmp_path)))
     scene.store.save(STATE, key="f0", attempt="0-bb", step=5)
     scene.now += 3e9
-    batch = dt.storage.database.Batch()
+    batch = Batch()
     batch.checkpoints.append(
-        schema.CheckpointRow(
+        CheckpointRow(
             key="f0",
             root="f",
             step=5,
@@ -368,10 +368,10 @@ def test_states_are_removed_from_the_database_too(database: Database) -> None:
     trial = scene.trial(Constant(0.5))
     evictor = scene.evictor(1)
     key = scene.save(trial, 20, evictor)
-    batch = dt.storage.database.Batch()
+    batch = Batch()
     row = {"digest": "d", "nbytes": 1, "seconds": 1.0, "attempt": "0-aa"}
     batch.checkpoints.append(
-        schema.CheckpointRow(key=key, root="f", step=20, **row)  # type: ignore[arg-type]
+        CheckpointRow(key=key, root="f", step=20, **row)  # type: ignore[arg-type]
     )
     database.write(batch)
     scene.tell(evictor.turn(0.0))

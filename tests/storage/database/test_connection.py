@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.database import connection as module
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import EventRow, MetricRow, TrialRow
+from dasktune.storage.database.rows import EventRow, MetricRow, TrialRow
 
 SECRET = "s3cr3t-w0rd"
 WRONG = "wr0ng-w0rd"

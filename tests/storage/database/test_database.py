@@ -23,7 +23,7 @@ from dasktune.errors import ConfigurationError, StorageError
 from dasktune.storage.database import schema
 from dasktune.storage.database.database import Batch, Database, FailedStages
 from dasktune.storage.database.insertions import statement
-from dasktune.storage.database.schema import (
+from dasktune.storage.database.rows import (
     CheckpointRow,
     EventRow,
     MetricRow,

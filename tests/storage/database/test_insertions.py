@@ -7,7 +7,7 @@ import pytest
 from dasktune.errors import CorruptRecordError
 from dasktune.storage.database.columns import Encoded, ExactFloat, JsonText, MetricsText
 from dasktune.storage.database.insertions import insertions
-from dasktune.storage.database.schema import MetricRow
+from dasktune.storage.database.rows import MetricRow
 from dasktune.storage.metrics import metrics_to_text
 from tests.call_counter import python_calls
 

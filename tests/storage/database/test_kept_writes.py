@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dasktune.errors import FencedError, StorageError
 from dasktune.storage.database import schema
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import (
+from dasktune.storage.database.rows import (
     CheckpointRow,
     EventRow,
     LogRow,

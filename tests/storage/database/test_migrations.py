@@ -22,12 +22,7 @@ from alembic.autogenerate import compare_metadata
 from dasktune.errors import StorageError
 from dasktune.storage.database import schema
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import (
-    CheckpointRow,
-    EventRow,
-    MetricRow,
-    TrialRow,
-)
+from dasktune.storage.database.rows import CheckpointRow, EventRow, MetricRow, TrialRow
 from dasktune.storage.migrations import back_up, context_of, migrate, scripts
 from tests.storage.database.later import NEWEST, later_version
 

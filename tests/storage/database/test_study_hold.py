@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dasktune.storage.database.database import Batch, Database
-from dasktune.storage.database.schema import EventRow
+from dasktune.storage.database.rows import EventRow
 
 
 def hold_and_wait(url: str, end: Connection) -> None:
