@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
-import io
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import contextmanager
 
 
 class _Blocks:
@@ -40,22 +37,3 @@ def without_collections() -> Iterator[None]:
             _Blocks.count -= 1
             if not _Blocks.count and _Blocks.was_on:
                 gc.enable()
-
-
-@cache
-def end_quickly() -> None:
-    """Have this process end without collections, which last for a second if it has used torch."""
-    atexit.register(_leave_all)
-
-
-def _leave_all() -> None:
-    flush_files()
-    gc.freeze()
-
-
-def flush_files() -> None:
-    """Write what open files still hold: without a last collection some are never closed."""
-    for value in gc.get_objects():
-        if issubclass(type(value), io.TextIOWrapper | io.BufferedWriter):
-            with suppress(Exception):
-                value.flush()

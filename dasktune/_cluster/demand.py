@@ -1,6 +1,7 @@
 """The number of workers that a study can use, and the end of workers that it does not need.
 
-Workers import this module to run `leave` and `rest`, so it must not import dask-jobqueue.
+Workers import this module to run `leave`, `rest` and `is_unused`, so it must not import
+dask-jobqueue.
 """
 
 from __future__ import annotations

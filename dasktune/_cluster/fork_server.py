@@ -4,7 +4,8 @@ A new interpreter needs most of a second to import Dask and dasktune. Python's f
 them once, while the driver prepares its study; a lost worker is then replaced at once. Each worker
 still reads the user's script, as a new interpreter does. Forked processes have the environment,
 the limits and the CPUs of the server: if the driver's have changed since, workers start as new
-interpreters. What takes long to import, such as torch, it begins to import when a study is created.
+interpreters. For what takes long to import, such as torch, it starts when a study is created; if
+anything has changed by the first run, another one takes its place.
 
 It is for Linux and for workers without GPUs. A server that other code has started, or chosen
 modules for, is left alone.
@@ -12,11 +13,14 @@ modules for, is left alone.
 
 from __future__ import annotations
 
+import atexit
 import json
 import multiprocessing
 import os
 import signal
 import sys
+import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -57,8 +61,8 @@ OF_TRAINERS = ("lightgbm", "lightning", "pandas", "scipy", "sklearn", "torch", "
 WITH_OPTIMIZERS = "torch._dynamo"
 """What torch itself imports when the first optimizer is made, for longer than torch."""
 
-SET_BY_TORCH = frozenset({"TORCHINDUCTOR_CACHE_DIR"})
-"""Variables that `WITH_OPTIMIZERS` sets where it is imported."""
+CACHE_OF_TORCH = "TORCHINDUCTOR_CACHE_DIR"
+"""A variable that `WITH_OPTIMIZERS` sets where it is imported, if the user has not."""
 
 OWN_ENVIRONMENT = {
     # Dask's own value gives freed memory back at once: tensors of every step are then new
@@ -89,6 +93,9 @@ _STARTED: dict[str, object] = {}
 _AHEAD: set[int] = set()
 """The process of a server that was started ahead of a run, and that none has used so far."""
 
+_LOCK = threading.RLock()
+"""Held while the server is started or ended."""
+
 
 def _begin_forked() -> None:
     """Leave behind what belongs to the parent process, after a fork of a driver.
@@ -112,7 +119,7 @@ if hasattr(os, "register_at_fork"):
 def libraries_of(user_module: str) -> list[str]:
     """Return the modules of libraries that a trainer's module names, and that may be imported.
 
-    These are also the libraries that other modules of the user name, if its module uses them.
+    These are also the libraries of the user's other modules that this one names.
     """
     names, seen, left = set[str](), set[str](), [user_module]
     while left:
@@ -136,20 +143,28 @@ def _module_of(value: object) -> str:
     return name if isinstance(name, str) else ""
 
 
-def start(libraries: Iterable[str] = ()) -> None:
+def start(libraries: Iterable[str] = (), *, is_ahead: bool = False) -> None:
     """Start the server, if it may be used; it imports while the caller goes on.
 
-    `libraries` are imported, too: see `libraries_of`.
+    `libraries` are imported, too: see `libraries_of`. `is_ahead`: no run uses it so far.
     """
-    if _AHEAD and not serves({}):
-        end_unused()  # the environment has changed since
-    _AHEAD.clear()
     server: Any = forkserver._forkserver
-    is_taken = server._forkserver_pid is not None or server._preload_modules != MAIN
-    if is_taken or not IS_SAFE or not is_on(SWITCH):
-        return
+    with _LOCK:
+        if _AHEAD and not serves({}):
+            _end_unused()  # the environment has changed since
+        is_taken = server._forkserver_pid is not None or server._preload_modules != MAIN
+        if is_taken or not IS_SAFE or not is_on(SWITCH):
+            is_ahead = is_ahead and server._forkserver_pid in _AHEAD
+        else:
+            _start([*libraries, *LIBRARIES])
+        _AHEAD.clear()
+        if is_ahead and _STARTED:
+            _AHEAD.add(server._forkserver_pid)
+
+
+def _start(libraries: Iterable[str]) -> None:
     loaded = [name for name in BY_DRIVER if name in sys.modules]
-    forkserver.set_forkserver_preload([FIRST, *loaded, *libraries, *LIBRARIES])
+    forkserver.set_forkserver_preload([FIRST, *loaded, *libraries])
     variables = _variables()
     try:
         with ctrl_c_held_back(), _environment({**variables, **_for_imports()}):
@@ -171,29 +186,42 @@ def start_ahead(user_module: str) -> None:
     with suppress(ValueError):
         default_client()
         return
-    was_started = bool(_STARTED)
-    start(libraries)
-    if _STARTED and not was_started:
-        server: Any = forkserver._forkserver
-        _AHEAD.add(server._forkserver_pid)
+    start(libraries, is_ahead=True)
 
 
 def end_unused() -> None:
     """End a server that was started ahead, unless processes were forked from it."""
+    with _LOCK:
+        _end_unused()
+
+
+def _end_unused() -> None:
     server: Any = forkserver._forkserver
-    if server._forkserver_pid in _AHEAD and not psutil.Process(server._forkserver_pid).children():
-        os.kill(server._forkserver_pid, signal.SIGKILL)  # it may still import
-        server._stop()
+    if server._forkserver_pid in _AHEAD:
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if psutil.Process(server._forkserver_pid).children():
+                _AHEAD.clear()
+                return
+            os.kill(server._forkserver_pid, signal.SIGKILL)  # it may still import
+        with suppress(ChildProcessError):  # something has waited for it
+            server._stop()
+        server._forkserver_pid = None
         forkserver.set_forkserver_preload(MAIN)
         _STARTED.clear()
     _AHEAD.clear()
 
 
+# A server that still imports would keep the script's output open for some seconds.
+atexit.register(end_unused)
+
+
 def serves(environment: Mapping[str, str]) -> bool:
     """Return whether a worker that starts now would inherit exactly what the server has."""
     now = {**inherited(), **environment}
-    for name in SET_BY_TORCH.difference(_STARTED):
-        now.pop(name, None)  # as in the server, since it was started
+    if CACHE_OF_TORCH not in _STARTED:  # if torch has set it, it has done so in the server, too
+        chosen = os.path.join(tempfile.gettempdir(), "torchinductor_")
+        if str(now.get(CACHE_OF_TORCH, "")).startswith(chosen):
+            del now[CACHE_OF_TORCH]
     return bool(_STARTED) and now == _STARTED
 
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
 import json
 import os
+import stat
+from contextlib import suppress
 from multiprocessing import util
 
 import numpy as np
 
 from dasktune._cluster.fork_server import REPLACED
-from dasktune._garbage import flush_files
 
 _SERVER = os.getpid()
 
@@ -36,7 +38,12 @@ def _plan_end(_: object) -> None:
 
 def _end() -> None:
     atexit._run_exitfuncs()
-    flush_files()  # forked processes lose the end of open files
+    for value in gc.get_objects():  # forked processes lose the end of open files
+        if issubclass(type(value), io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom):
+            with suppress(Exception):
+                # Another thread may hold a pipe for ever.
+                if stat.S_ISREG(os.fstat(value.fileno()).st_mode):
+                    value.flush()
 
 
 def _end_server() -> None:

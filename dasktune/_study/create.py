@@ -216,9 +216,9 @@ def create_study(
 
 
 def _prepare_for_a_run(study: Study) -> None:
-    """Have the processes of the first run imported what they need, while the caller goes on.
+    """Begin to import what local workers will need, while the caller goes on.
 
-    Commands start them where they know the cluster.
+    Commands do so themselves: they know the cluster.
     """
     config = study.study_config
     if config.trainer is None or config.needs is not None or runs_study_file():

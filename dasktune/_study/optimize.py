@@ -18,7 +18,6 @@ from dasktune._driver.run import cluster_of, device_of_run, gpus_per_local_worke
 from dasktune._engine.engine import Engine, refuse_objectives
 from dasktune._engine.limits import Limits, Meter
 from dasktune._engine.timeouts import INTERRUPT_LOOK_SECONDS, STOP_AGAIN_SECONDS, Timeouts
-from dasktune._garbage import end_quickly
 from dasktune._results.rules import refuse_other_rule
 from dasktune._study.additions import queued_points
 from dasktune._study.again import TrialsAgain
@@ -140,8 +139,8 @@ class Optimizer:
         check
             Whether to check that this trainer resumes exactly, unless that is known from an
             earlier check. The check runs beside the first stages, and those that load a state
-            wait for it. It may train 1% of the steps, or for 30 seconds of processor time if these
-            are more. A recorded failure counts in any case.
+            wait for it. It may train 1% of the steps, or work for 30 seconds if that is more.
+            A recorded failure counts in any case.
         allow_failed_check
             Merge trials although a check or an audit found that this trainer does not resume
             exactly; there are no audits then.
@@ -348,7 +347,6 @@ class Optimizer:
 
     def _prepare_processes(self, options: RunOptions, gpus: float) -> None:
         """Prepare this process for those of a local cluster."""
-        end_quickly()
         if options.client is None and (problem := guard_problem()):
             raise ConfigurationError(problem)
         if options.client is None and not gpus:

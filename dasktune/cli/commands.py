@@ -14,7 +14,6 @@ import typer
 from typer.core import TyperGroup
 
 from dasktune import __version__
-from dasktune._garbage import end_quickly
 from dasktune.cli.check import check
 from dasktune.cli.doctor import doctor
 from dasktune.cli.fingerprint import fingerprint
@@ -512,7 +511,6 @@ for registered in app.registered_commands:
 
 def main() -> None:
     """Run the command that the arguments ask for."""
-    end_quickly()
     app()
 
 

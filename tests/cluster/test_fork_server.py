@@ -7,10 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import distributed
+import psutil
 import pytest
 from packaging.version import Version
 
@@ -29,6 +31,8 @@ def describe(folder):
     atexit.register(note.touch)
     sys.open_log = note.with_suffix(".log").open("w")
     sys.open_log.write("never closed")
+    sys.open_both = note.with_suffix(".both.log").open("w+b")
+    sys.open_both.write(b"never closed")
     held = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     replaced = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")}
     seen = {"replaced": replaced, "hash": hash("dasktune"), "parent": os.getppid()}
@@ -102,7 +106,7 @@ def test_forked_workers_are_as_new_interpreters(tmp_path: Path) -> None:
     assert first["is_held"], "ctrl-C in a terminal reaches the driver alone"
     assert first["replaced"] == {"PYTHONPATH": PATH, "PYTHONSAFEPATH": None}
     logs = [log.read_text() for log in tmp_path.glob("*.log")]
-    assert logs == ["never closed"] * 2
+    assert logs == ["never closed"] * 4
     assert seen["served_child"] == 0, "the server is no child of a fork"
     assert len(list(tmp_path.glob("*.end"))) == 2, "what is to be called at their end was called"
     if Version(distributed.__version__) >= Version("2025.4"):  # older ones look for its version
@@ -252,19 +256,20 @@ if __name__ == "__main__":
     with ExitStack() as stack:
         if how == "client before":
             client = client_of(stack)
-        study = dt.create_study(
-            Own, name="own", metric="loss", direction="minimize", load_if_exists=True
-        )
+        for name in ("own", "other")[: 1 + how.startswith("two")]:
+            study = dt.create_study(
+                Own, name=name, metric="loss", direction="minimize", load_if_exists=True
+            )
         ahead = server()
-        if how == "client after":
+        if how.endswith("client after"):
             client = client_of(stack)
-        elif how == "changed":
+        elif how.endswith("changed"):
             os.environ["LATE"] = "read by the trainer"
-        if how != "read":
+        if how not in ("read", "never"):
             tuner = dt.algos.Grid(dt.Space(lr=[0.1]), max_steps=2)
             study.optimize(tuner, workers=None if client else 1, client=client, check=False)
-        assert [trial.steps for trial in study.trials] == [2]
-        print(ahead is not None, server() is not None, server() == ahead)
+            assert [trial.steps for trial in study.trials] == [2]
+        print(server(), ahead is not None, server() is not None, server() == ahead)
 """
 
 
@@ -273,7 +278,10 @@ def test_server_starts_when_a_study_is_created(tmp_path: Path) -> None:
     own = {name: value for name, value in os.environ.items() if name != fork_server.SWITCH}
     (tmp_path / "script.py").write_text(AHEAD)
     seen = {}
-    for how in ("plain", "read", "changed", "client after", "client before"):
+    for how in (
+        *("plain", "read", "changed", "client after", "client before", "never"),
+        *("two, changed", "two, client after"),
+    ):
         if how != "read":
             shutil.rmtree(tmp_path / "runs", ignore_errors=True)
         done = subprocess.run(
@@ -284,14 +292,29 @@ def test_server_starts_when_a_study_is_created(tmp_path: Path) -> None:
             text=True,
         )
         assert done.returncode == 0, done.stderr
-        seen[how] = done.stdout.split()
+        last, *seen[how] = done.stdout.split()
+        is_over = how != "never" or not psutil.pid_exists(int(last))
+        assert is_over, "it ends before its driver, also while it imports"
     assert seen == {
         "plain": ["True", "True", "True"],
         "read": ["False", "False", "True"],
         "changed": ["True", "True", "False"],
         "client after": ["True", "False", "False"],
         "client before": ["False", "False", "True"],
+        "never": ["True", "True", "True"],
+        "two, changed": ["True", "True", "False"],
+        "two, client after": ["True", "False", "False"],
     }
+
+
+def test_cache_that_torch_chooses_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(fork_server.CACHE_OF_TORCH, raising=False)
+    monkeypatch.setattr(fork_server, "_STARTED", fork_server.inherited())
+    chosen = Path(tempfile.gettempdir(), "torchinductor_me")
+    monkeypatch.setenv(fork_server.CACHE_OF_TORCH, str(chosen))
+    assert fork_server.serves({})
+    monkeypatch.setenv(fork_server.CACHE_OF_TORCH, "of the user")
+    assert not fork_server.serves({})
 
 
 SLIM = """

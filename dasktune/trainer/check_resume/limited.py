@@ -23,6 +23,7 @@ from typing import IO, Any, Protocol, Self, cast
 import psutil
 
 from dasktune._engine.timeouts import FIRST_CHECK_LOOK_SECONDS, IMPORT_SECONDS
+from dasktune.errors import DasktuneError
 from dasktune.trainer.check_resume.new_process import (
     COMMAND,
     CheckJob,
@@ -82,7 +83,7 @@ class Watch:
     (None, None)
     >>> watch.look(14.5, 2, cpu=9.5)
     >>> watch.look(18.5, 2, cpu=13.5)
-    'it was not done after 30 s of processor time, at step 3 of its process'
+    'it was not done after 30 s of work, at step 3 of its process'
     """
 
     def __init__(self, times: CheckTimes, *, spent: float, now: float) -> None:
@@ -122,8 +123,8 @@ class Watch:
             return None
         if times.free:
             return f"step {steps + 1} of its process took longer than {silence:.0f} s"
-        spent = f"{times.seconds:.0f} s of processor time"
-        return f"it was not done after {spent}, at step {steps + 1} of its process"
+        work = f"{times.seconds:.0f} s of work"
+        return f"it was not done after {work}, at step {steps + 1} of its process"
 
     def spent(self, now: float) -> float:
         """Return the work of this and the earlier processes at a time, in seconds."""
@@ -244,9 +245,11 @@ class LimitedProcesses:
                 started.give(shown)
                 self._follow(started.process, shown)
         except CheckEndedError as error:
-            if not shown.has_findings:
+            try:
+                findings = shown.findings()
+            except (OSError, ValueError, DasktuneError):  # none, or ended while it wrote them
                 raise error from None
-            return accepted(shown)
+            return accepted(shown, findings)
         return findings_of(shown, started.completed())
 
     def _follow(self, process: WatchedProcess, job: CheckJob) -> None:

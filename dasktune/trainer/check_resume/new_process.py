@@ -118,11 +118,6 @@ class CheckJob:
         """The second part of the input of its process."""
         return pickle.dumps(self)
 
-    @property
-    def has_findings(self) -> bool:
-        """Whether its process has found anything so far."""
-        return Path(self.folder, f"{self.part}.json").exists()
-
     def findings(self) -> dict[str, Any]:
         """Return the findings of its process so far."""
         findings: dict[str, Any] = load(self.folder, self.part)
@@ -165,12 +160,11 @@ def findings_of(job: CheckJob, done: subprocess.CompletedProcess[bytes]) -> dict
         message = lines[-1] if lines else f"the process ended with code {done.returncode}"
         raised = text[max(text.find("Traceback (most recent"), 0) :]
         raise TrainerError(f"{job.code.qualname} failed in check_resume: {message}", raised)
-    return accepted(job)
+    return accepted(job, job.findings())
 
 
-def accepted(job: CheckJob) -> dict[str, Any]:
-    """Return the findings of a job's process so far; raise as `run_in_new_process` does."""
-    findings = job.findings()
+def accepted(job: CheckJob, findings: dict[str, Any]) -> dict[str, Any]:
+    """Return findings of a job's process; raise as `run_in_new_process` does."""
     if _UNKNOWN in findings:
         raise UnknownValueError(findings[_UNKNOWN])
     if _BROKEN in findings:

@@ -124,11 +124,7 @@ def test_a_trainer_that_hangs_is_killed_with_its_children(tmp_path: Path, ends_b
         return ends_by == "cancel" and pids.exists()
 
     processes = LimitedProcesses(CheckTimes(seconds=30.0), is_cancelled=is_cancelled, clock=clock)
-    reason = (
-        "not done after 30 s of processor time, at step 3"
-        if ends_by == "time"
-        else "it was interrupted"
-    )
+    reason = "not done after 30 s of work, at step 3" if ends_by == "time" else "it was interrupted"
     with pytest.raises(CheckEndedError, match=reason):
         check(Waiting, processes, {"pids": str(pids)})
     assert processes.steps == 2
