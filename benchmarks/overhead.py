@@ -3,7 +3,7 @@
 Everything is on in dasktune: checkpoints, the database, the progress display. Bare Dask has one
 `client.submit` and one `log_event` a trial and makes nothing durable: all trials are submitted at
 once, or a few at a time. Each contestant is a whole process, from its start to its end, imports and
-the start of the same local cluster included.
+the start of a local cluster included: bare Dask's has a dashboard, as Dask starts it.
 
 The timeline says what a run of short trials is made of: what the threads of the driver, which are
 the scheduler's, too, and the workers compute and wait for, and how often they call each other.

@@ -84,7 +84,11 @@ class GpuNanny(Nanny):
 
 @contextmanager
 def local_client(
-    workers: int | None = None, *, gpus_per_worker: float = 0, trials_per_gpu: int = 1
+    workers: int | None = None,
+    *,
+    gpus_per_worker: float = 0,
+    trials_per_gpu: int = 1,
+    dashboard: bool = True,
 ) -> Iterator[Client]:
     """Give a client of a new local cluster: one single-threaded process per slot.
 
@@ -101,6 +105,8 @@ def local_client(
         Most trials that may train on one GPU at a time, each in a worker of its own. How many of
         them do is measured: one more is tried where memory is known to have room, and stays if
         the GPU then trains more steps a second. More than 1 is for ``gpus_per_worker=1``.
+    dashboard
+        Whether Dask serves its own dashboard, at ``client.dashboard_link``.
 
     Raises
     ------
@@ -131,7 +137,7 @@ def local_client(
 
         stack.callback(_NANNY.removeFilter, is_grave)
         with fork_server.ctrl_c_held_back():
-            cluster = stack.enter_context(_cluster(count, scratch, **keywords))
+            cluster = stack.enter_context(_cluster(count, scratch, dashboard, **keywords))
         client = stack.enter_context(Client(cluster))
         client.run(_say_only_what_is_grave)
         # All is saved when a run ends: that a process is slow to end then is no news.
@@ -170,7 +176,7 @@ def _say_only_what_is_grave() -> None:
     logging.getLogger("distributed.worker").setLevel(logging.CRITICAL)
 
 
-def _cluster(workers: int, scratch: str, **keywords: Any) -> LocalCluster:
+def _cluster(workers: int, scratch: str, dashboard: bool, **keywords: Any) -> LocalCluster:
     try:
         return LocalCluster(
             n_workers=workers,
@@ -180,7 +186,7 @@ def _cluster(workers: int, scratch: str, **keywords: Any) -> LocalCluster:
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
             local_directory=scratch,
-            scheduler_kwargs={"local_directory": scratch},
+            scheduler_kwargs={"local_directory": scratch, "dashboard": dashboard},
             **keywords,
         )
     except RuntimeError as error:

@@ -248,12 +248,14 @@ def cluster_of(
     trials_per_gpu: int = 1,
     *,
     idle_seconds: float = IDLE_SECONDS,
+    dashboard: bool = False,
 ) -> Iterator[Client]:
     """Give a client: of the user's cluster, or of a local one that is started meanwhile.
 
     A local cluster has as many workers as fit on this host if None are given, with so many GPUs
     each (see `gpus_per_local_worker`). Runs scale a cluster with a range of workers, and one of the
-    user's with a number, too.
+    user's with a number, too. Nobody knows the address of Dask's `dashboard` of a local cluster,
+    unless the caller tells: its import takes half a second.
     """
     from dasktune._cluster.growing import growing
     from dasktune._cluster.local import local_client
@@ -269,7 +271,12 @@ def cluster_of(
             f"workers must be a number where the workers of this host have GPUs, got {workers!r}"
         )
     else:
-        context = local_client(size, gpus_per_worker=gpus_per_worker, trials_per_gpu=trials_per_gpu)
+        context = local_client(
+            size,
+            gpus_per_worker=gpus_per_worker,
+            trials_per_gpu=trials_per_gpu,
+            dashboard=dashboard,
+        )
     asked = workers if is_range or client is not None else None
     with (
         context as connected,

@@ -209,7 +209,9 @@ def _with_page(
         served(
             study.study_config.database_url, study.name, allows_changes=allows_changes
         ) as address,
-        cluster_of(client, settings.local_workers, gpus, settings.most_per_gpu) as connected,
+        cluster_of(
+            *(client, settings.local_workers, gpus, settings.most_per_gpu), dashboard=True
+        ) as connected,
     ):
         typer.echo(f"page: {address}", err=True)
         if connected.dashboard_link:
