@@ -243,6 +243,15 @@ def test_trial_shows_the_metrics_that_it_was_asked_for() -> None:
     assert trial_of(plan, NEW).metrics == {}
 
 
+def test_trial_that_ended_by_itself_has_the_metrics_of_a_later_evaluation() -> None:
+    plan = SearchPlan(root_key("trials", 0))
+    plan.register(3, NEW.sequences, NEW.max_steps)
+    for node in plan.nodes_of(3):
+        node.metrics = measured([step for step in (2, 4, 6) if node.start < step <= node.stop])
+    ended = trial_of(plan, replace(NEW, steps=3, until=3, ended_at=3))
+    assert ended.metrics == {2: {"loss": 2.0}, 3: {"loss": 4.0}}
+
+
 def test_trial_has_a_duration_once_it_is_finished() -> None:
     plan = SearchPlan(root_key("trials", 0))
     plan.register(3, NEW.sequences, NEW.max_steps)

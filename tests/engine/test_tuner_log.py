@@ -88,3 +88,13 @@ def test_replay_of_a_record_refuses_another_decision() -> None:
     record = Record(cause=ASKED, place=2, decisions=({"do": "finish"},))
     with pytest.raises(ConfigurationError, match="must decide as recorded: after being asked"):
         replay_record(tuner, TrialKeeper({}, LOSS), record, LOSS)
+
+
+def test_session_is_what_it_was_after_its_snapshot() -> None:
+    before, after = session(), session()
+    before.ending, before.finished, before.seconds = "target reached", True, 2.5
+    before.questions, before.retrained, before.assessed = {1}, {2}, {3}
+    before.stopped = {4}
+    after.restore(before.snapshot())
+    assert after.snapshot() == before.snapshot()
+    assert (after.ending, after.seconds, after.stopped) == ("target reached", 2.5, {4})

@@ -181,6 +181,19 @@ def test_loss_of_more_than_was_kept_stops_the_driver(server: Server) -> None:
         assert [row.number for row in server.open().events(1)] == [0]
 
 
+def test_writes_without_events_are_forgotten_in_their_turn(server: Server) -> None:
+    with closing(server.open(kept_bytes=3 * 4400)) as database:
+        database.write(batch(0))
+        for _ in range(9):
+            database.note(1, {"kind": "audited", "steps": 3})
+        database.write(batch(1))
+        copy = server.rows()
+        database.write(batch(2))
+        server.set_back(copy)
+        connect_anew(database)
+        assert [row.number for row in database.events(1)] == [0, 1, 2]
+
+
 def test_events_of_another_driver_stand_after_a_loss(server: Server) -> None:
     with closing(server.open()) as database, closing(server.open()) as other:
         database.write(batch(0))
