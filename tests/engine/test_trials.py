@@ -243,7 +243,7 @@ def test_trial_shows_the_metrics_that_it_was_asked_for() -> None:
     assert trial_of(plan, NEW).metrics == {}
 
 
-def test_trial_that_ended_by_itself_has_the_metrics_of_a_later_evaluation() -> None:
+def test_trial_that_ended_has_metrics_of_a_later_evaluation() -> None:
     plan = SearchPlan(root_key("trials", 0))
     plan.register(3, NEW.sequences, NEW.max_steps)
     for node in plan.nodes_of(3):
