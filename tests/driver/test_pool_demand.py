@@ -114,6 +114,19 @@ def test_shared_stage_without_a_pool_for_all_fits_that_of_one() -> None:
     assert demand(table, pool("gpu", 1), both) == {"gpu": 0, "both": 1}
 
 
+def test_shared_stage_fits_pools_that_each_fit_one_of_its_trials() -> None:
+    table, disks = Table(), Needs.of({"DISK": 1})
+    for number, own in enumerate((GPU, disks)):
+        table.dispatcher.register(number, {"lr": turn(5, float(number))}, 10, needs=own)
+        table.extend(number, 10)
+    offers = {"cpu": {}, "gpu": {"GPU": 1}, "disk": {"DISK": 1}}
+    pools = [
+        WorkerPool(name=name, offer=Offer.of(amounts, name), room=9)
+        for name, amounts in offers.items()
+    ]
+    assert demand(table, *pools) == {"cpu": 0, "gpu": 1, "disk": 0}
+
+
 @pytest.mark.parametrize(("tag", "counts"), [("fast", [1, 0]), ("slow", [0, 1])])
 def test_tags_of_hardware_are_learned_from_the_first_worker(tag: str, counts: list[int]) -> None:
     table, learned = stages(FAST), PoolDemand()

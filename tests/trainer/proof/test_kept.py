@@ -6,7 +6,7 @@ import array
 import io
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from dasktune.trainer.proof.proof import packed, unpacked
 from dasktune.trainer.proof.remedies import Proving
 
 COUNT = {"n": 0}
+SHARED: Any = ModuleType("shared")
+"""Another module of the user."""
 
 
 class Forgetful(dt.Trainer):
@@ -190,6 +192,12 @@ class Global(Forgetful):
     def change(self) -> float:
         COUNT["n"] += 1
         return COUNT["n"]
+
+
+class OfModule(Forgetful):
+    def change(self) -> float:
+        SHARED.count += 1
+        return float(SHARED.count)
 
 
 class OfClass(Forgetful):
@@ -509,6 +517,25 @@ def test_global_variables_stay_where_others_train_in_the_process() -> None:
             proving=Proving(owns_process=False, proof=proof),
         )
     assert COUNT["n"] == 7
+
+
+def test_variables_of_own_modules_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SHARED, "count", 0, raising=False)
+    run = TrainerRun.start(OfModule, {}, config={}, seed=0, proving=Proving(owns_process=False))
+    trained(run, 1)
+    proof = run.proof(run.state())
+    SHARED.count = 7
+    with pytest.raises(ResumeError, match=r"global SHARED\.count: is 7 after loading, and was 1"):
+        TrainerRun.resume(
+            OfModule,
+            step=1,
+            first_values={},
+            last_values={},
+            state={"x": 1.0},
+            config={},
+            seed=0,
+            proving=Proving(owns_process=False, proof=proof),
+        )
 
 
 SCALARS = (
