@@ -12,7 +12,13 @@ import pytest
 import dasktune as dt
 from dasktune._driver.attempts import Reached
 from dasktune._engine.timeouts import DURABLE_SECONDS
-from dasktune._worker.messages import StageFailed, StageProgress, StateOmitted, StateSaved
+from dasktune._worker.messages import (
+    StageEnded,
+    StageFailed,
+    StageProgress,
+    StateOmitted,
+    StateSaved,
+)
 from dasktune.algos import Grid
 from dasktune.graph.attempts import DispatchOptions
 from dasktune.graph.save_policy import SavePolicy
@@ -125,6 +131,21 @@ def test_stage_that_raises_tells_how_far_it_has_come() -> None:
     following = driver.attempts.receive(failed, driver.study.now)
     # Other drivers must know: whoever tries it again trains these steps again.
     assert Reached(attempt=order.attempt, step=3) in following
+
+
+def test_state_that_a_worker_misses_is_listed_no_more() -> None:
+    driver, worker = trained(steps=2)
+    for message in worker.outbox:
+        driver.hear(message)
+    assert rows(driver)[0] == {2}
+    later = Driver(driver.study)
+    later.begin()
+    later.carry_out()
+    (order,) = [known.order for known in later.attempts._open.values()]
+    assert order.start == 2
+    missing = StageEnded(attempt=order.attempt, step=2, status="missing", at=1.0)
+    later.attempts.receive(missing, later.study.now)
+    assert rows(later)[0] == set()
 
 
 def rows(driver: Driver) -> tuple[set[int], set[int]]:
