@@ -341,7 +341,7 @@ def _timeline(work: str, trials: int, steps: int, folder: Path) -> int:
         setattr(owner, method, call)
 
     counted(connection, "from_wire", "messages")
-    counted(connection.Client, "get", "graphs")
+    counted(connection.Client, "submit", "graphs")
     counted(Attempts, "check", "turns of the loop")
     counted(Database, "write", "transactions")
 
