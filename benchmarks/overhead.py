@@ -497,8 +497,8 @@ def _tree(work: str, trials: int, steps: int, folder: Path) -> int:
         if work == "cnn":
             return run_tree(client, digits_cnn.train_stage, digits_cnn.schedules())
         waiting = [
-            [{name: each(t) for name, each in found.sequences.items()} for t in range(steps)]
-            for found in hippo_144().configurations()
+            [{name: each(t) for name, each in chosen.sequences.items()} for t in range(steps)]
+            for chosen in hippo_144().configurations()
         ]
         return run_tree(client, _wait_for_steps, waiting)
 

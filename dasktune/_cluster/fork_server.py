@@ -105,6 +105,7 @@ def _begin_forked() -> None:
     it still runs. Without a new pool, a study of the forked process would wait for its first
     message for ever.
     """
+    _LOCK.release()  # held since before the fork: no other thread of the parent has it
     _STARTED.clear()
     _AHEAD.clear()
     dask_utils: Any = sys.modules.get("distributed.utils")
@@ -113,7 +114,9 @@ def _begin_forked() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_forked)
+    os.register_at_fork(
+        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_begin_forked
+    )
 
 
 def libraries_of(user_module: str) -> list[str]:

@@ -500,34 +500,22 @@ def test_what_the_state_has_is_not_kept() -> None:
     assert KEPT not in proof, proof[KEPT]
 
 
-def test_global_variables_stay_where_others_train_in_the_process() -> None:
-    run = TrainerRun.start(Global, {}, config={}, seed=0, proving=Proving(owns_process=False))
-    trained(run, 1)
-    proof = run.proof(run.state())
-    COUNT["n"] = 7
-    with pytest.raises(ResumeError, match=r"global COUNT\['n'\]: is 7 after loading, and was 1"):
-        TrainerRun.resume(
-            Global,
-            step=1,
-            first_values={},
-            last_values={},
-            state={"x": 1.0},
-            config={},
-            seed=0,
-            proving=Proving(owns_process=False, proof=proof),
-        )
-    assert COUNT["n"] == 7
-
-
-def test_variables_of_own_modules_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("trainer", "name"),
+    [(Global, r"COUNT\['n'\]"), (OfModule, r"SHARED\.count")],
+)
+def test_global_variables_stay_where_others_train_in_the_process(
+    trainer: type[Forgetful], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(COUNT, "n", 0)
     monkeypatch.setattr(SHARED, "count", 0, raising=False)
-    run = TrainerRun.start(OfModule, {}, config={}, seed=0, proving=Proving(owns_process=False))
+    run = TrainerRun.start(trainer, {}, config={}, seed=0, proving=Proving(owns_process=False))
     trained(run, 1)
     proof = run.proof(run.state())
-    SHARED.count = 7
-    with pytest.raises(ResumeError, match=r"global SHARED\.count: is 7 after loading, and was 1"):
+    COUNT["n"] = SHARED.count = 7
+    with pytest.raises(ResumeError, match=rf"global {name}: is 7 after loading, and was 1"):
         TrainerRun.resume(
-            OfModule,
+            trainer,
             step=1,
             first_values={},
             last_values={},
@@ -536,6 +524,7 @@ def test_variables_of_own_modules_are_found(monkeypatch: pytest.MonkeyPatch) -> 
             seed=0,
             proving=Proving(owns_process=False, proof=proof),
         )
+    assert (COUNT["n"], SHARED.count) == (7, 7)
 
 
 SCALARS = (
