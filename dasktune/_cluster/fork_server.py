@@ -4,8 +4,10 @@ A new interpreter needs most of a second to import Dask and dasktune. Python's f
 them once, while the driver prepares its study; a lost worker is then replaced at once. Each worker
 still reads the user's script, as a new interpreter does. Forked processes have the environment,
 the limits and the CPUs of the server: if the driver's have changed since, workers start as new
-interpreters. For what takes long to import, such as torch, it starts when a study is created; if
-anything has changed by the first run, another one takes its place.
+interpreters.
+
+If the trainer uses a library that imports slowly, such as torch, the server starts already when a
+study is created. If variables, limits or CPUs have changed by the first run, this run replaces it.
 
 It is for Linux and for workers without GPUs. A server that other code has started, or chosen
 modules for, is left alone.
@@ -56,7 +58,7 @@ BY_DRIVER = ("torch",)
 """Modules that it imports if the driver has: importing them starts no thread."""
 
 OF_TRAINERS = ("lightgbm", "lightning", "pandas", "scipy", "sklearn", "torch", "xgboost")
-"""Libraries that it imports if the trainer's module names anything of them, for the same reason."""
+"""Libraries that it imports if the trainer's module refers to them: they start no thread, too."""
 
 WITH_OPTIMIZERS = "torch._dynamo"
 """What torch itself imports when the first optimizer is made, for longer than torch."""
@@ -88,10 +90,10 @@ REPLACED = "DASKTUNE_FORK_REPLACED"
 """The variable with the former values of variables that are set for the server's imports only."""
 
 _STARTED: dict[str, object] = {}
-"""All that workers inherit from the server that this process has started; empty if none was."""
+"""The variables and settings with which this process has started a server; empty if it has not."""
 
 _AHEAD: set[int] = set()
-"""The process of a server that was started ahead of a run, and that none has used so far."""
+"""The number of a server's process, from its early start until the first run; empty otherwise."""
 
 _LOCK = threading.RLock()
 """Held while the server is started or ended."""
@@ -120,9 +122,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def libraries_of(user_module: str) -> list[str]:
-    """Return the modules of libraries that a trainer's module names, and that may be imported.
+    """Return the modules of `OF_TRAINERS` to which a trainer's module refers.
 
-    These are also the libraries of the user's other modules that this one names.
+    The user's own modules to which it refers are searched, too.
     """
     names, seen, left = set[str](), set[str](), [user_module]
     while left:
